@@ -8,6 +8,7 @@
 
 #include <json-c/json.h>
 
+#include "base/buf.h"
 #include "base/error.h"
 
 static inline void json_putp(struct json_object **p)
@@ -56,5 +57,8 @@ int sbx_json_parse_object(const char *text, size_t len, struct json_object **ret
 /* Canonical text: keys sorted bytewise, no spaces, non-ASCII as \uXXXX (surrogate pairs above
  * U+FFFF), doubles that are whole printed with ".0". malloc'd; NULL without memory. */
 char *sbx_json_canonical(struct json_object *o);
+
+/* A number as JSON: the shortest text that reads back as v, with ".0" when it is whole. */
+void sbx_json_double(struct sbx_buf *b, double v);
 
 #endif

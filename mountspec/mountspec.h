@@ -52,7 +52,9 @@ struct ms_field_info {
 	const char *name; /* path with dots: "resources.cpu" */
 	enum ms_type type;
 	const char *unit;       /* "s", "MiB", "bytes", "" */
-	double min, max;        /* of numbers; lengths of the rest are the MS_*_MAX above */
+	double min, max;        /* of numbers; min of MS_NUMBER is excluded; 2^63: no maximum */
+	size_t bytes;           /* most bytes in one string, or in a key or value; 0: no limit */
+	size_t entries;         /* most entries of a list or map; 0: no limit of its own */
 	const char *def;        /* the default as JSON text, "null" when there is none */
 	const char *choices;    /* MS_ENUM: the words, separated by one space */
 	const char *since;      /* "1.0", "1.1", or "+" for our own */

@@ -16,10 +16,19 @@
 #include "base/error.h"
 
 enum orch_setting_type { ORCH_SET_INT = 1, ORCH_SET_NUMBER, ORCH_SET_BOOL, ORCH_SET_TEXT };
-#define ORCH_CTYPE_INT    int64_t
+enum orch_setting_form {
+	ORCH_FORM_NONE = 0, /* no TEXT */
+	ORCH_FORM_PLAIN,
+	ORCH_FORM_WORD, /* one of `words` */
+	ORCH_FORM_LIST, /* comma separated (a JSON array is taken too), each one of `words` if any;
+			   kept without spaces: "a,b" */
+	ORCH_FORM_MAP,	/* comma separated alias=target, kept the same way */
+	ORCH_FORM_PATH, /* absolute */
+};
+#define ORCH_CTYPE_INT	  int64_t
 #define ORCH_CTYPE_NUMBER double
-#define ORCH_CTYPE_BOOL   bool
-#define ORCH_CTYPE_TEXT   char * /* owned; NULL when unset */
+#define ORCH_CTYPE_BOOL	  bool
+#define ORCH_CTYPE_TEXT	  char * /* owned; NULL when unset */
 
 /* One member per row of settings.def, for example settings->queue_max_length. */
 struct orch_settings {
@@ -36,10 +45,10 @@ SBX_DEFINE_AUTO(struct orch_settings, orch_settings_free)
 
 /*
  * Loads everything. path NULL: /etc/sandboxfs/sandboxfs.conf, which may be missing; a path that was
- * asked for may not. overrides: "key=value" strings from the command line (n of them). INVALID_CONFIG
- * names the file and line, variable or option, what was found and what is allowed; an
- * unknown key of the file is an error with the nearest known one; an unknown variable is none of ours.
- * An empty environment value counts as unset.
+ * asked for may not. overrides: "key=value" strings from the command line (n of them).
+ * INVALID_CONFIG names the file and line, variable or option, what was found and what is allowed;
+ * an unknown key of the file is an error with the nearest known one; an unknown variable is none of
+ * ours. An empty environment value counts as unset.
  */
 int orch_settings_load(const char *path, const char *const *overrides, size_t n_overrides,
 		       struct orch_settings **ret, struct sbx_error *e);
@@ -52,6 +61,8 @@ struct orch_setting_info {
 	enum orch_setting_type type;
 	const char *def;
 	double min, max;
+	enum orch_setting_form form;
+	const char *words; /* separated by one space; NULL: anything */
 	bool secret;
 	const char *doc;
 };

@@ -130,6 +130,7 @@ struct store_run {
 	char *idempotency_key;
 	int64_t log_bytes, artifact_bytes, artifact_count;
 	bool artifacts_gone; /* removed by their time to live */
+	int64_t reserved_memory_mb, reserved_cpu_milli; /* of the host, while it is active */
 };
 void store_run_clear(struct store_run *r); /* frees the strings, zeroes the struct */
 #define store_autorun __attribute__((cleanup(store_run_clear))) struct store_run

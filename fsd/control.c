@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes that act on what is written. A document for runs/new is complete when its JSON object is: it is
+ * followed as it arrives and acts in the write that holds its last brace, so that even the shell's echo
+ * sees the error. A script has no visible end: it acts at the first flush after its bytes, or at a read
+ * on the same descriptor. Offsets mean nothing here: the descriptors cannot seek.
+ */
+#include "fsd/fsd_i.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "mountspec/mountspec.h"
+
+struct control_handle {
+	struct handle h;
+	enum ms_verb verb;
+	enum ms_view view;
+	struct orch_principal who;
+	pthread_mutex_t lock; /* dup'ed descriptors may write at once */
+	struct sbx_buf doc;   /* what has arrived of the present document */
+	struct sbx_json_scan scan;
+	size_t scanned;
+	bool script, failed_flush;
+	char *reply; /* owned; the line that this descriptor reads back, NULL: none yet */
+	size_t reply_len, reply_off;
+	struct bound {
+		struct bound *next;
+		char id[37];
+	} *bound; /* owned: runs that end with this descriptor */
+};
+
+/* ---- last results ------------------------------------------------------------------------------ */
+
+enum { RESULTS_MAX = 256, RESULT_LEN = 8192 };
+
+struct results {
+	pthread_mutex_t lock;
+	unsigned next;
+	struct {
+		uid_t uid;
+		enum ms_view view;
+		char *text; /* owned */
+		size_t len;
+	} rows[RESULTS_MAX]; /* the oldest is overwritten */
+};
+
+struct results *results_new(void)
+{
+	struct results *r = calloc(1, sizeof(*r));
+
+	if (r)
+		pthread_mutex_init(&r->lock, NULL);
+	return r;
+}
+
+void results_free(struct results *r)
+{
+	if (!r)
+		return;
+	for (size_t i = 0; i < RESULTS_MAX; i++)
+		free(r->rows[i].text);
+	pthread_mutex_destroy(&r->lock);
+	free(r);
+}
+
+void results_set(struct results *r, uid_t uid, enum ms_view view, const char *text, size_t len)
+{
+	size_t at;
+	char *copy = malloc(len + 1);
+
+	if (!copy)
+		return;
+	memcpy(copy, text, len);
+	copy[len] = '\0';
+	pthread_mutex_lock(&r->lock);
+	for (at = 0; at < RESULTS_MAX; at++)
+		if (r->rows[at].text && r->rows[at].uid == uid && r->rows[at].view == view)
+			break;
+	if (at == RESULTS_MAX)
+		at = r->next++ % RESULTS_MAX;
+	free(r->rows[at].text);
+	r->rows[at].uid = uid;
+	r->rows[at].view = view;
+	r->rows[at].text = copy;
+	r->rows[at].len = len;
+	pthread_mutex_unlock(&r->lock);
+}
+
+char *results_get(struct results *r, uid_t uid, enum ms_view view, size_t *ret_len)
+{
+	char *copy = NULL;
+
+	*ret_len = 0;
+	pthread_mutex_lock(&r->lock);
+	for (size_t i = 0; i < RESULTS_MAX && !copy; i++) {
+		if (!r->rows[i].text || r->rows[i].uid != uid || r->rows[i].view != view)
+			continue;
+		copy = malloc(r->rows[i].len + 1);
+		if (copy) {
+			memcpy(copy, r->rows[i].text, r->rows[i].len + 1);
+			*ret_len = r->rows[i].len;
+		}
+	}
+	pthread_mutex_unlock(&r->lock);
+	return copy ? copy : calloc(1, 1);
+}
+
+/* ---- the reply of a descriptor -------------------------------------------------------------------- */
+
+static void set_reply(struct fsd *f, struct control_handle *h, char *text)
+{
+	free(h->reply);
+	h->reply = text;
+	h->reply_len = text ? strlen(text) : 0;
+	h->reply_off = 0;
+	if (text && h->view != MS_V_NONE)
+		results_set(f->results, (uid_t)h->who.uid, h->view, text, h->reply_len);
+}
+
+/* Starts over: the next bytes are a new document. */
+static void reset_doc(struct control_handle *h)
+{
+	sbx_buf_free(&h->doc);
+	h->doc.failed = false;
+	h->scanned = 0;
+	h->script = false;
+	h->failed_flush = false;
+	sbx_json_scan_init(&h->scan);
+}
+
+/* Ends the document with an error: -errno for the write. */
+static int refuse(struct fsd *f, struct control_handle *h, const struct sbx_error *e)
+{
+	set_reply(f, h, sbx_error_json(e));
+	reset_doc(h);
+	return -fsd_errno(e);
+}
+
+static void bind_run(struct control_handle *h, const char *id)
+{
+	struct bound *b = malloc(sizeof(*b));
+
+	if (!b)
+		return;
+	memcpy(b->id, id, sizeof(b->id));
+	b->next = h->bound;
+	h->bound = b;
+}
+
+static int act(struct fsd *f, struct control_handle *h)
+{
+	const struct orch_settings *st = orch_settings(f->orch);
+	struct orch_request rq = { .text = h->doc.data,
+				   .len = h->doc.len,
+				   .script_allowed = true,
+				   .refuse_unknown = !st->fs_unknown_fields,
+				   .default_image = true };
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct orch_submitted done;
+	char *line = NULL;
+
+	if (h->verb == MS_W_CHECK) {
+		struct sbx_buf out = SBX_BUF_INIT(1 << 20);
+
+		if (orch_check(f->orch, &h->who, &rq, &out, &e) < 0) {
+			sbx_buf_free(&out);
+			return refuse(f, h, &e);
+		}
+		set_reply(f, h, sbx_buf_steal(&out));
+		reset_doc(h);
+		return 0;
+	}
+	if (orch_submit(f->orch, &h->who, &rq, &done, &e) < 0)
+		return refuse(f, h, &e);
+	if (done.bound && !done.replayed)
+		bind_run(h, done.id);
+	if (asprintf(&line, "%s\n", done.id) < 0)
+		line = NULL;
+	set_reply(f, h, line);
+	reset_doc(h);
+	return 0;
+}
+
+/* ---- documents ------------------------------------------------------------------------------------------ */
+
+static bool only_space(const char *s, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (!isspace((unsigned char)s[i]))
+			return false;
+	return true;
+}
+
+/* Is this the beginning of a script? Two bytes decide; one may not be enough. */
+static bool starts_script(const struct control_handle *h)
+{
+	return h->doc.len >= 1 && h->doc.data[0] == '#';
+}
+
+static int scan_problem(struct fsd *f, struct control_handle *h)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	sbx_fail(&e, SBX_E_INVALID_SPEC,
+		 "the document %s (byte %zu); allowed: one JSON object, or a script that begins with "
+		 "#!",
+		 h->scan.problem ? h->scan.problem : "is not JSON", h->scan.problem_at);
+	return refuse(f, h, &e);
+}
+
+static int take_json(struct fsd *f, struct control_handle *h)
+{
+	size_t used = 0;
+	enum sbx_json_state state = sbx_json_scan_feed(&h->scan, h->doc.data + h->scanned,
+						       h->doc.len - h->scanned, &used);
+
+	h->scanned += used;
+	switch (state) {
+	case SBX_JSON_MORE:
+		return 0;
+	case SBX_JSON_BROKEN:
+		return scan_problem(f, h);
+	case SBX_JSON_COMPLETE:
+		break;
+	}
+	/* What follows the object in the same write is left in: parsing refuses it by name. */
+	return act(f, h);
+}
+
+static int take_document(struct fsd *f, struct control_handle *h, const char *data, size_t len)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	/* The newline that comes behind an object in a write of its own. */
+	if (h->doc.len == 0 && only_space(data, len))
+		return 0;
+	sbx_buf_add(&h->doc, data, len);
+	if (sbx_buf_failed(&h->doc)) {
+		if (h->doc.len + len > MS_DOC_MAX)
+			sbx_fail(&e, SBX_E_SPEC_TOO_LARGE,
+				 "the document is larger than %d bytes", MS_DOC_MAX);
+		else
+			sbx_fail(&e, SBX_E_NO_MEMORY, "no memory for the document");
+		return refuse(f, h, &e);
+	}
+	if (starts_script(h)) {
+		h->script = true;
+		return 0;
+	}
+	return take_json(f, h);
+}
+
+/* ---- the handlers ------------------------------------------------------------------------------------------- */
+
+void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+		  struct fuse_file_info *fi)
+{
+	const struct ms_node *n = ms_node(ino_node(ino));
+	struct control_handle *h = calloc(1, sizeof(*h));
+
+	if (!h) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	h->h.kind = H_CONTROL;
+	h->h.ino = ino;
+	if (run)
+		memcpy(h->h.id, run->key.id, sizeof(h->h.id));
+	h->verb = n->verb;
+	h->view = n->view;
+	h->doc = (struct sbx_buf)SBX_BUF_INIT(MS_DOC_MAX);
+	sbx_json_scan_init(&h->scan);
+	pthread_mutex_init(&h->lock, NULL);
+	who_is(f, req, &h->who);
+	fi->fh = (uintptr_t)h;
+	fi->direct_io = 1;
+	fi->nonseekable = 1;
+	if (fuse_reply_open(req, fi) != 0)
+		control_release(f, &h->h);
+}
+
+/* ctl and stdin act on each write. */
+static int take_command(struct fsd *f, struct control_handle *h, const char *data, size_t len)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc = h->verb == MS_W_CTL ?
+			 orch_run_ctl(f->orch, &h->who, h->h.id, data, len, &e) :
+			 orch_run_stdin(f->orch, &h->who, h->h.id, data, len, &e);
+
+	return rc < 0 ? -fsd_errno(&e) : 0;
+}
+
+void control_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
+		   size_t len)
+{
+	struct control_handle *h = (struct control_handle *)handle_of(fi);
+	int r;
+
+	pthread_mutex_lock(&h->lock);
+	if (h->verb == MS_W_SUBMIT || h->verb == MS_W_CHECK)
+		r = take_document(f, h, data, len);
+	else
+		r = take_command(f, h, data, len);
+	pthread_mutex_unlock(&h->lock);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		fuse_reply_write(req, len);
+}
+
+void control_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off)
+{
+	struct control_handle *h = (struct control_handle *)handle_of(fi);
+
+	(void)off; /* the kernel counts bytes written as well */
+	pthread_mutex_lock(&h->lock);
+	if (h->script)
+		(void)act(f, h); /* a refusal is what is read now */
+	if (!h->reply && h->doc.len == 0) {
+		h->reply = results_get(f->results, (uid_t)h->who.uid, h->view, &h->reply_len);
+		h->reply_off = 0;
+	}
+	if (!h->reply) {
+		fuse_reply_buf(req, NULL, 0);
+	} else {
+		size_t left = h->reply_len - h->reply_off;
+
+		if (size > left)
+			size = left;
+		fuse_reply_buf(req, h->reply + h->reply_off, size);
+		h->reply_off += size;
+	}
+	pthread_mutex_unlock(&h->lock);
+}
+
+/* Called at every close of any copy of the descriptor: before the first byte (shells), in the middle
+ * (a forked copy), at the end. */
+void control_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
+{
+	struct control_handle *h = (struct control_handle *)handle_of(fi);
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int r = 0;
+
+	pthread_mutex_lock(&h->lock);
+	if (h->script) {
+		r = act(f, h);
+	} else if (h->doc.len > 0) {
+		/* Reported, and kept: another copy may bring the rest. */
+		char *json;
+
+		sbx_fail(&e, SBX_E_INVALID_SPEC,
+			 "the document is not complete: it ends after %zu bytes with %u open "
+			 "brackets",
+			 h->doc.len, h->scan.depth);
+		json = sbx_error_json(&e);
+		set_reply(f, h, json);
+		r = -fsd_errno(&e);
+	}
+	pthread_mutex_unlock(&h->lock);
+	fuse_reply_err(req, -r);
+}
+
+void control_release(struct fsd *f, struct handle *base)
+{
+	struct control_handle *h = (struct control_handle *)base;
+	struct bound *b;
+
+	while ((b = h->bound)) {
+		bool done;
+
+		h->bound = b->next;
+		/* The last copy of the descriptor is closed, whatever the reason: so ends the run. */
+		(void)orch_run_cancel(f->orch, &h->who, b->id, STORE_CANCEL_KILL, &done, NULL);
+		free(b);
+	}
+	sbx_buf_free(&h->doc);
+	free(h->reply);
+	pthread_mutex_destroy(&h->lock);
+	free(h);
+}

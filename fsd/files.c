@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opened texts (content fixed at open) and logs (content by offset, as it is now). */
+#include "fsd/fsd_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+/* ---- texts ------------------------------------------------------------------------------- */
+
+static void handle_init(struct handle *h, enum handle_kind kind, fuse_ino_t ino,
+			const struct run_ref *run)
+{
+	h->kind = kind;
+	h->ino = ino;
+	h->row = run ? run->key.row : 0;
+	if (run)
+		memcpy(h->id, run->key.id, sizeof(h->id));
+}
+
+/* The kicker opens `status` for writing to raise an event and changes nothing; nobody else may. */
+static bool may_open(struct fsd *f, fuse_req_t req, const struct fuse_file_info *fi)
+{
+	return (fi->flags & O_ACCMODE) == O_RDONLY || is_kicker(f, req);
+}
+
+void text_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+	       struct fuse_file_info *fi)
+{
+	const struct ms_node *n = ms_node(ino_node(ino));
+	struct text_handle *h;
+	struct sbx_buf out = SBX_BUF_INIT(RENDER_MAX);
+	int r;
+
+	if (!may_open(f, req, fi)) {
+		fuse_reply_err(req, EACCES);
+		return;
+	}
+	h = calloc(1, sizeof(*h));
+	r = h ? render(f, req, ino, run, &out) : -ENOMEM;
+	if (r < 0) {
+		sbx_buf_free(&out);
+		free(h);
+		fuse_reply_err(req, -r);
+		return;
+	}
+	handle_init(&h->h, H_TEXT, ino, run);
+	h->len = out.len;
+	h->data = out.data;
+	h->seen = run ? run->key.phase : 0;
+	fi->fh = (uintptr_t)h;
+	fi->noflush = 1;
+	if (is_final(n, run))
+		fi->keep_cache = 1;
+	else
+		fi->direct_io = 1;
+	if (fuse_reply_open(req, fi) != 0)
+		text_free(h);
+}
+
+void text_read(fuse_req_t req, struct text_handle *h, size_t size, off_t off)
+{
+	size_t from = (size_t)off < h->len ? (size_t)off : h->len;
+
+	if (size > h->len - from)
+		size = h->len - from;
+	fuse_reply_buf(req, size ? h->data + from : NULL, size);
+}
+
+void text_free(struct text_handle *h)
+{
+	free(h->data);
+	free(h);
+}
+
+/* ---- logs ---------------------------------------------------------------------------------------- */
+
+int log_view_of(const struct ms_node *n)
+{
+	switch (n->view) {
+	case MS_V_STDOUT:
+		return LOG_VIEW_STDOUT;
+	case MS_V_STDERR:
+		return LOG_VIEW_STDERR;
+	case MS_V_NDJSON:
+		return LOG_VIEW_NDJSON;
+	default:
+		return LOG_VIEW_ALL;
+	}
+}
+
+int64_t log_size(struct fsd *f, const char *id, enum log_view view, bool *ret_ended)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	sbx_autoclose int dir = store_run_dir(f->store, id, false, &e);
+	struct log_reader *log = NULL;
+	int64_t size = 0;
+
+	*ret_ended = false;
+	if (dir == -SBX_E_RUN_NOT_FOUND)
+		return 0; /* it has not started: its log is empty */
+	if (dir < 0 || log_reader_open(dir, &log, &e) < 0)
+		return -fsd_errno(&e);
+	if (log_reader_refresh(log, &e) < 0)
+		size = -fsd_errno(&e);
+	else
+		size = log_reader_size(log, view);
+	*ret_ended = size >= 0 && log_reader_ended(log);
+	log_reader_close(log);
+	return size;
+}
+
+static int log_handle_open(struct fsd *f, struct log_handle *h, struct sbx_error *e)
+{
+	h->dir = store_run_dir(f->store, h->h.id, true, e);
+	if (h->dir < 0)
+		return h->dir;
+	return log_reader_open(h->dir, &h->log, e);
+}
+
+void log_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+	      struct fuse_file_info *fi)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct log_handle *h;
+	bool ended = false;
+
+	if (!may_open(f, req, fi)) {
+		fuse_reply_err(req, EACCES);
+		return;
+	}
+	h = calloc(1, sizeof(*h));
+	if (!h) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	handle_init(&h->h, H_LOG, ino, run);
+	h->dir = -1;
+	h->view = (enum log_view)log_view_of(ms_node(ino_node(ino)));
+	pthread_mutex_init(&h->lock, NULL);
+	if (log_handle_open(f, h, &e) < 0 || log_reader_refresh(h->log, &e) < 0) {
+		log_free(h);
+		fuse_reply_err(req, fsd_errno(&e));
+		return;
+	}
+	ended = store_phase_terminal(run->key.phase) && log_reader_ended(h->log);
+	fi->fh = (uintptr_t)h;
+	fi->noflush = 1;
+	/* A live log goes past the page cache, so that every read sees what is there now. */
+	if (ended)
+		fi->keep_cache = 1;
+	else
+		fi->direct_io = 1;
+	if (fuse_reply_open(req, fi) != 0)
+		log_free(h);
+}
+
+/* The merged log is a plain file: its pages go to the kernel without passing through here. */
+static void splice_log(fuse_req_t req, struct log_handle *h, size_t size, off_t off)
+{
+	struct fuse_bufvec v = FUSE_BUFVEC_INIT(size);
+	int64_t end = log_reader_size(h->log, LOG_VIEW_ALL);
+	int fd = log_reader_fd(h->log);
+
+	if (fd < 0 || off >= end) {
+		fuse_reply_buf(req, NULL, 0);
+		return;
+	}
+	if ((int64_t)size > end - off)
+		size = (size_t)(end - off);
+	v.buf[0].size = size;
+	v.buf[0].flags = FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK;
+	v.buf[0].fd = fd;
+	v.buf[0].pos = off;
+	fuse_reply_data(req, &v, FUSE_BUF_SPLICE_MOVE);
+}
+
+void log_read(fuse_req_t req, struct log_handle *h, size_t size, off_t off)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	sbx_autofree char *buf = NULL;
+	ssize_t n = 0;
+
+	pthread_mutex_lock(&h->lock);
+	if (log_reader_refresh(h->log, &e) < 0) {
+		n = -1;
+	} else if (h->view == LOG_VIEW_ALL) {
+		splice_log(req, h, size, off);
+		pthread_mutex_unlock(&h->lock);
+		return;
+	} else {
+		buf = malloc(size ? size : 1);
+		if (buf)
+			n = log_reader_read(h->log, h->view, off, buf, size, &e);
+		else
+			n = sbx_fail(&e, SBX_E_NO_MEMORY, "no memory for a read");
+	}
+	pthread_mutex_unlock(&h->lock);
+	if (n < 0)
+		fuse_reply_err(req, fsd_errno(&e));
+	else
+		fuse_reply_buf(req, buf, (size_t)n);
+}
+
+void log_free(struct log_handle *h)
+{
+	log_reader_close(h->log);
+	sbx_closep(&h->dir);
+	pthread_mutex_destroy(&h->lock);
+	free(h);
+}

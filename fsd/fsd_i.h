@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private to fsd/, divided by source file. The mount door: it makes a principal from the caller of a
+ * request, asks the orchestrator, and answers the kernel. It decides nothing and keeps nothing that
+ * a restart would need: inode numbers are computed from (row, node).
+ *
+ * Threads:
+ *   servers   FSD_THREADS of them read requests and answer; a handler never waits for anything but the
+ *             store. What must wait is parked (park.c) and answered later by
+ *   feed      which follows the feed of changes and the logs that somebody streams
+ *   kicker    which performs no-op system calls on the mount itself, so that inotify users hear
+ *             of changes (kick.c), and sends invalidations; no handler ever waits for it
+ */
+#ifndef SBX_FSD_FSD_I_H
+#define SBX_FSD_FSD_I_H
+
+#define FUSE_USE_VERSION 314
+#include <fuse3/fuse_lowlevel.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "mountspec/tree.h"
+#include "orchestrator/orchestrator.h"
+#include "store/log.h"
+#include "store/store.h"
+
+enum { FSD_THREADS = 6 };
+
+/* Seconds for which the kernel may believe what can no longer change; the feed invalidates the few
+ * things that still do (artifacts that expire). */
+#define FSD_FOREVER 86400.0
+
+struct parking;
+struct kicker;
+struct feed;
+struct results;
+struct real_nodes;
+
+struct fsd {
+	struct orch *orch;
+	struct store *store; /* borrowed from orch */
+	struct fuse_session *se;
+	const char *mountpoint; /* absolute */
+	bool enforce;		/* the kernel checks permissions (default_permissions) */
+	uid_t uid;		/* of this process: owner of what belongs to nobody */
+	int64_t started_us;
+	struct parking *parking;
+	struct feed *feed;
+	struct kicker *kicker;
+	struct results *results;
+	struct real_nodes *real;
+	/* Rows above this have not been announced by a kick: the kernel must not believe their names
+	 * yet, or the mkdir that raises IN_CREATE would find them. */
+	_Atomic int64_t announced_row;
+	_Atomic pid_t kicker_tid;
+	void (*on_ready)(void *ctx); /* called once the kernel has agreed to the protocol */
+	void *on_ready_ctx;
+};
+
+/* ---- inode numbers ------------------------------------------------------------------------ */
+
+/* row 0: nodes that belong to no run; RUNTIME: index of the runtime + 1. */
+static inline fuse_ino_t ino_make(int64_t row, enum ms_node_id node)
+{
+	return (fuse_ino_t)row << 8 | (fuse_ino_t)node;
+}
+static inline int64_t ino_row(fuse_ino_t ino)
+{
+	return (int64_t)(ino >> 8);
+}
+static inline enum ms_node_id ino_node(fuse_ino_t ino)
+{
+	return (enum ms_node_id)(ino & 0xff);
+}
+/* Nodes of real trees (artifacts) have the top bit and live in a table, see real.c. */
+#define INO_REAL (UINT64_C(1) << 63)
+
+/* ---- who.c ------------------------------------------------------------------------------------- */
+
+void who_is(struct fsd *f, fuse_req_t req, struct orch_principal *ret);
+bool is_kicker(struct fsd *f, fuse_req_t req);
+
+/* A run as the handlers need it. */
+struct run_ref {
+	struct store_run_key key;
+	bool mine; /* the caller may see it */
+};
+/* -errno. With check, a foreign run is -ENOENT. */
+int run_by_row(struct fsd *f, fuse_req_t req, int64_t row, struct run_ref *ret);
+int run_by_name(struct fsd *f, fuse_req_t req, const char *name, struct run_ref *ret);
+
+/* ---- attr.c ---------------------------------------------------------------------------------------- */
+
+/* Attributes of a node and how long the kernel may believe them. -errno. */
+int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
+/* The same when the run is known already. */
+int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+		  struct stat *st, double *timeout);
+/* Does this child of a run exist in its present state? */
+bool node_exists(const struct ms_node *n, const struct run_ref *run);
+/* How long the kernel may believe a name that leads to this node. */
+double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run);
+
+/* ---- render.c -------------------------------------------------------------------------------------------- */
+
+/* The bytes of a FILE or LINK node for this caller. run is NULL outside runs. -errno. */
+int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+	   struct sbx_buf *out);
+/* Can its content no longer change? */
+bool is_final(const struct ms_node *n, const struct run_ref *run);
+enum { RENDER_MAX = 64 << 20 };
+
+/* ---- open handles ---------------------------------------------------------------------------------------------- */
+
+/* What fuse_file_info.fh points to. The first member says which kind it is. */
+enum handle_kind { H_TEXT = 1, H_LOG, H_CONTROL, H_STREAM, H_REAL_FILE, H_REAL_DIR };
+struct handle {
+	enum handle_kind kind;
+	fuse_ino_t ino;
+	int64_t row;
+	char id[37]; /* of the run, "" outside */
+};
+struct text_handle {
+	struct handle h;
+	char *data; /* owned: content fixed at open */
+	size_t len;
+	/* `status` answers poll: the change counter that this handle has seen. */
+	enum store_phase seen;
+	struct fuse_pollhandle *poll; /* owned, under the parking lock */
+};
+struct log_handle {
+	struct handle h;
+	pthread_mutex_t lock;
+	struct log_reader *log; /* owned */
+	enum log_view view;
+	int dir; /* owned */
+};
+static inline struct handle *handle_of(const struct fuse_file_info *fi)
+{
+	return (struct handle *)(uintptr_t)fi->fh;
+}
+
+/* ---- files.c: text and logs ------------------------------------------------------------------------------------------ */
+
+void text_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+	       struct fuse_file_info *fi);
+void text_read(fuse_req_t req, struct text_handle *h, size_t size, off_t off);
+void log_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+	      struct fuse_file_info *fi);
+void log_read(fuse_req_t req, struct log_handle *h, size_t size, off_t off);
+void text_free(struct text_handle *h);
+void log_free(struct log_handle *h);
+int log_view_of(const struct ms_node *n); /* enum log_view */
+/* Size of a log node now. -errno. */
+int64_t log_size(struct fsd *f, const char *id, enum log_view view, bool *ret_ended);
+
+/* ---- control.c: new, check, ctl, stdin ---------------------------------------------------------------------------------- */
+
+void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+		  struct fuse_file_info *fi);
+void control_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
+		   size_t len);
+void control_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off);
+void control_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi);
+void control_release(struct fsd *f, struct handle *h);
+
+/* The last result of each user, for a fresh reader of runs/new and runs/check. */
+struct results *results_new(void);
+void results_free(struct results *r);
+void results_set(struct results *r, uid_t uid, enum ms_view view, const char *text, size_t len);
+/* malloc'd copy, "" when there is none; NULL without memory. */
+char *results_get(struct results *r, uid_t uid, enum ms_view view, size_t *ret_len);
+
+/* ---- park.c: reads that wait, and poll ------------------------------------------------------------------------------------- */
+
+struct parking *parking_new(struct fsd *f);
+/* Forgets a status handle that is polled. */
+void parking_drop_text(struct parking *p, struct text_handle *h);
+void parking_free(struct parking *p); /* all requests are answered with ENOTCONN */
+void stream_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+		 struct fuse_file_info *fi);
+void stream_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size);
+/* .events: the text is a seq to begin behind. */
+void stream_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
+		  size_t len);
+void stream_release(struct fsd *f, struct handle *h);
+void stream_poll(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi,
+		 struct fuse_pollhandle *ph);
+void status_poll(struct fsd *f, fuse_req_t req, struct text_handle *h, struct fuse_pollhandle *ph);
+/* Feed thread: something happened. */
+void parking_run_changed(struct parking *p, int64_t row, bool terminal);
+void parking_log_grew(struct parking *p, int64_t row);
+void parking_events(struct parking *p);
+
+/* ---- feed.c --------------------------------------------------------------------------------------------------------------------- */
+
+struct feed *feed_start(struct fsd *f, struct sbx_error *e);
+void feed_stop(struct feed *fd);
+/* Watches the log of a run while somebody streams it; counted. */
+void feed_watch_log(struct feed *fd, int64_t row, const char *id);
+void feed_unwatch_log(struct feed *fd, int64_t row);
+
+/* ---- kick.c ----------------------------------------------------------------------------------------------------------------------- */
+
+enum kick_what { KICK_NEW = 1, KICK_STATUS = 2, KICK_ARTIFACTS = 4 };
+struct kicker *kicker_start(struct fsd *f, struct sbx_error *e);
+void kicker_stop(struct kicker *k);
+void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
+
+/* ---- dir.c -------------------------------------------------------------------------------------------------------------------------- */
+
+void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
+void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
+/* 0 and *ret, or -errno: the child of a synthetic directory. */
+int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+	      struct fuse_entry_param *ret);
+
+/* ---- real.c: trees of real files ---------------------------------------------------------------------------------------------------- */
+
+struct real_nodes *real_new(void);
+void real_free(struct real_nodes *r);
+void real_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
+void real_forget(struct fsd *f, fuse_ino_t ino, uint64_t nlookup);
+int real_attr(struct fsd *f, fuse_ino_t ino, struct stat *st);
+void real_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void real_read(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off);
+void real_lseek(fuse_req_t req, struct fuse_file_info *fi, off_t off, int whence);
+void real_release(struct handle *h);
+void real_opendir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void real_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off, bool plus);
+/* Is this the top of a real tree (runs/<run>/artifacts) or a node in one? */
+bool is_real_dir(fuse_ino_t ino);
+
+/* ---- ops.c ---------------------------------------------------------------------------------------------------------------------------- */
+
+extern const struct fuse_lowlevel_ops fsd_ops;
+/* errno for a failure of the orchestrator; also remembers nothing. */
+int fsd_errno(const struct sbx_error *e);
+
+#endif

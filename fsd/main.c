@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sandboxfs: the mount. This file is about the process: command line, background, mounting, signals,
+ * threads, and a clean way out. */
+#include "fsd/fsd_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <malloc.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crash.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "fsd/options.h"
+
+static int ready_pipe = -1; /* towards the waiting parent */
+
+struct server {
+	struct fsd fsd;
+	pthread_t threads[FSD_THREADS];
+	size_t n_threads;
+	int ended; /* eventfd: a server thread saw the end of the session */
+	bool mounted;
+};
+
+/* ---- where things are --------------------------------------------------------------------------- */
+
+static char *default_state(void)
+{
+	const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	char *path = NULL;
+
+	if (geteuid() == 0)
+		return strdup("/var/lib/sandboxfs");
+	if (xdg && xdg[0] == '/')
+		return asprintf(&path, "%s/sandboxfs", xdg) < 0 ? NULL : path;
+	return home && asprintf(&path, "%s/.local/state/sandboxfs", home) > 0 ? path : NULL;
+}
+
+/* -o state, else the setting, else the default. */
+static int choose_state(struct fsd_options *o, struct sbx_error *e)
+{
+	struct orch_settings *st = NULL;
+	int rc;
+
+	if (o->state)
+		return 0;
+	rc = orch_settings_load(o->config, (const char *const *)o->overrides, o->n_overrides, &st,
+				e);
+	if (rc < 0)
+		return rc;
+	o->state = st->state_dir ? strdup(st->state_dir) : default_state();
+	orch_settings_free(st);
+	return o->state ? 0 :
+			  sbx_fail(e, SBX_E_INVALID_CONFIG,
+				   "no state directory: give -o state=DIR, or set HOME");
+}
+
+static bool is_below(const char *path, const char *dir)
+{
+	size_t n = strlen(dir);
+
+	return strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
+}
+
+/* A server that reads its own state through its own mount would wait for itself. */
+static int check_places(const struct fsd_options *o, struct sbx_error *e)
+{
+	char real[PATH_MAX];
+	const char *state = realpath(o->state, real) ? real : o->state;
+
+	if (is_below(state, o->mountpoint))
+		return sbx_fail(e, SBX_E_INVALID_CONFIG,
+				"the state directory '%s' is inside the mount point '%s'; give "
+				"another one with -o state=DIR",
+				state, o->mountpoint);
+	return 0;
+}
+
+static int run_quietly(const char *const argv[])
+{
+	pid_t pid = fork();
+	int status = 0;
+
+	if (pid == 0) {
+		(void)execvp(argv[0], (char *const *)(uintptr_t)argv);
+		_exit(127);
+	}
+	return pid < 0 || waitpid(pid, &status, 0) < 0 ? -1 : status;
+}
+
+/* What a killed server left: every access says "Transport endpoint is not connected". */
+static void repair_stale_mount(const char *mountpoint)
+{
+	struct stat st;
+
+	for (int i = 0; i < 8 && stat(mountpoint, &st) < 0 && errno == ENOTCONN; i++) {
+		sbx_log(SBX_LOG_INFO, "unmounting what a dead server left mountpoint=%s",
+			mountpoint);
+		if (umount2(mountpoint, MNT_DETACH) < 0)
+			(void)run_quietly((const char *const[]){ "fusermount3", "-u", "-z", "-q",
+								 "--", mountpoint, NULL });
+	}
+}
+
+/* ---- server threads --------------------------------------------------------------------------------- */
+
+static void *serve_requests(void *arg)
+{
+	struct server *s = arg;
+	struct fuse_buf buf = { .mem = NULL };
+	uint64_t one = 1;
+
+	while (!fuse_session_exited(s->fsd.se)) {
+		int n = fuse_session_receive_buf(s->fsd.se, &buf);
+
+		if (n == -EINTR || n == -EAGAIN)
+			continue;
+		if (n <= 0)
+			break;
+		fuse_session_process_buf(s->fsd.se, &buf);
+	}
+	free(buf.mem);
+	fuse_session_exit(s->fsd.se);
+	if (write(s->ended, &one, sizeof(one)) < 0)
+		sbx_log(SBX_LOG_ERROR, "cannot tell the main thread");
+	return NULL;
+}
+
+static void nothing(int sig)
+{
+	(void)sig;
+}
+
+static int start_threads(struct server *s, struct sbx_error *e)
+{
+	for (; s->n_threads < FSD_THREADS; s->n_threads++) {
+		int r = pthread_create(&s->threads[s->n_threads], NULL, serve_requests, s);
+
+		if (r != 0)
+			return sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
+	}
+	return 0;
+}
+
+/* A thread may be between its look at the flag and its read: the signal is sent until it has gone. */
+static void stop_threads(struct server *s)
+{
+	fuse_session_exit(s->fsd.se);
+	for (size_t i = 0; i < s->n_threads; i++) {
+		struct timespec ts;
+
+		do {
+			(void)pthread_kill(s->threads[i], SIGUSR1);
+			(void)clock_gettime(CLOCK_REALTIME, &ts);
+			ts.tv_nsec += 5000000;
+			if (ts.tv_nsec >= 1000000000) {
+				ts.tv_sec++;
+				ts.tv_nsec -= 1000000000;
+			}
+		} while (pthread_timedjoin_np(s->threads[i], NULL, &ts) == ETIMEDOUT);
+	}
+	s->n_threads = 0;
+}
+
+/* ---- mounting -------------------------------------------------------------------------------------------- */
+
+/* From here on nobody reads our standard error: lines go to a file in the state directory. */
+static void leave_terminal(const struct fsd_options *o)
+{
+	sbx_autofree char *path = NULL;
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC), log = -1;
+
+	if (asprintf(&path, "%s/sandboxfs.log", o->state) > 0)
+		log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (null >= 0) {
+		(void)dup2(null, 0);
+		(void)dup2(null, 1);
+		(void)dup2(log >= 0 ? log : null, 2);
+	}
+	sbx_closep(&null);
+	sbx_closep(&log);
+}
+
+/* The kernel has answered: the mount works. */
+static void ready(void *ctx)
+{
+	const struct fsd_options *o = ctx;
+
+	if (ready_pipe < 0)
+		return; /* in the foreground nobody waits */
+	leave_terminal(o);
+	if (write(ready_pipe, "1", 1) != 1)
+		sbx_log(SBX_LOG_WARNING, "the starting process is gone");
+	sbx_closep(&ready_pipe);
+}
+
+static int make_session(struct server *s, const struct fsd_options *o, struct sbx_error *e)
+{
+	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	sbx_autofree char *opts = NULL;
+	struct fsd *f = &s->fsd;
+	int r;
+
+	/* nosuid,nodev are the kernel's default for FUSE and said all the same. Permissions are the
+	 * kernel's to check when others may come in; alone, the owner needs no check, and our own
+	 * kicks (kick.c) would fail one. */
+	f->enforce = o->allow_other || geteuid() == 0;
+	r = asprintf(&opts, "fsname=sandboxfs,subtype=sandboxfs,nosuid,nodev%s%s%s",
+		     f->enforce ? ",default_permissions" : "", o->fuse_opts ? "," : "",
+		     o->fuse_opts ? o->fuse_opts : "");
+	if (r < 0 || fuse_opt_add_arg(&args, "sandboxfs") < 0 ||
+	    fuse_opt_add_arg(&args, "-o") < 0 || fuse_opt_add_arg(&args, opts) < 0 ||
+	    (o->debug && fuse_opt_add_arg(&args, "-d") < 0)) {
+		fuse_opt_free_args(&args);
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	}
+	f->se = fuse_session_new(&args, &fsd_ops, sizeof(fsd_ops), f);
+	fuse_opt_free_args(&args);
+	if (!f->se)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "libfuse refuses the mount options");
+	if (fuse_session_mount(f->se, o->mountpoint) != 0)
+		return sbx_fail(e, SBX_E_INTERNAL,
+				"cannot mount on '%s': is /dev/fuse there, may this user mount, and "
+				"is user_allow_other in /etc/fuse.conf for -o allow_other?",
+				o->mountpoint);
+	s->mounted = true;
+	return 0;
+}
+
+static int start(struct server *s, const struct fsd_options *o, struct sbx_error *e)
+{
+	struct orch_options oo = { .state_dir = o->state,
+				   .config_path = o->config,
+				   .overrides = (const char *const *)o->overrides,
+				   .n_overrides = o->n_overrides,
+				   .runner = getenv("SANDBOXFS_RUNNER"),
+				   .mountpoint = o->mountpoint,
+				   .door = "fs",
+				   .workers = o->workers };
+	struct fsd *f = &s->fsd;
+	struct store_run_key newest;
+	int rc = orch_open(&oo, &f->orch, e);
+
+	if (rc < 0)
+		return rc;
+	f->store = orch_store(f->orch);
+	f->mountpoint = o->mountpoint;
+	f->uid = getuid();
+	f->started_us = sbx_now_us();
+	f->on_ready = ready;
+	f->on_ready_ctx = (void *)(uintptr_t)o;
+	f->results = results_new();
+	f->real = real_new();
+	f->parking = parking_new(f);
+	if (!f->results || !f->real || !f->parking)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	if (!orch_settings(f->orch)->inotify)
+		f->announced_row = INT64_MAX;
+	else if (store_run_latest(f->store, NULL, &newest, NULL) == 0)
+		f->announced_row = newest.row;
+	rc = make_session(s, o, e);
+	if (rc == 0) {
+		f->feed = feed_start(f, e);
+		rc = f->feed ? start_threads(s, e) : -(int)e->code;
+	}
+	if (rc == 0 && orch_settings(f->orch)->inotify) {
+		f->kicker = kicker_start(f, e);
+		rc = f->kicker ? 0 : -(int)e->code;
+	}
+	return rc == 0 ? orch_start(f->orch, e) : rc;
+}
+
+/* The kicker first, which uses the mount; then what answers parked reads; then the servers. */
+static void stop(struct server *s)
+{
+	struct fsd *f = &s->fsd;
+	struct kicker *k = f->kicker;
+
+	f->kicker = NULL;
+	kicker_stop(k);
+	feed_stop(f->feed);
+	if (f->se)
+		stop_threads(s);
+	parking_free(f->parking);
+	if (s->mounted)
+		fuse_session_unmount(f->se);
+	if (f->se)
+		fuse_session_destroy(f->se);
+	orch_close(f->orch);
+	results_free(f->results);
+	real_free(f->real);
+}
+
+/* ---- the main thread: signals ------------------------------------------------------------------------------- */
+
+static void reload(struct fsd *f)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	if (orch_reload(f->orch, &e) < 0)
+		sbx_log(SBX_LOG_ERROR, "configuration not reloaded error=\"%s\"", e.message);
+	else
+		sbx_log(SBX_LOG_INFO, "configuration reloaded");
+}
+
+static void wait_for_end(struct server *s, int signals)
+{
+	struct pollfd p[2] = { { .fd = signals, .events = POLLIN },
+			       { .fd = s->ended, .events = POLLIN } };
+
+	for (;;) {
+		struct signalfd_siginfo si;
+
+		if (poll(p, 2, -1) < 0 && errno != EINTR)
+			return;
+		if (p[1].revents)
+			return;
+		if (!(p[0].revents & POLLIN) || read(signals, &si, sizeof(si)) != sizeof(si))
+			continue;
+		if (si.ssi_signo != SIGHUP)
+			return;
+		reload(&s->fsd);
+	}
+}
+
+static int serve(const struct fsd_options *o, struct sbx_error *e)
+{
+	struct server s = { .ended = eventfd(0, EFD_CLOEXEC) };
+	struct sigaction sa = { .sa_handler = nothing };
+	sbx_autoclose int signals = -1;
+	sigset_t set;
+	int rc;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	(void)pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread */
+	signals = signalfd(-1, &set, SFD_CLOEXEC);
+	(void)sigaction(SIGUSR1, &sa, NULL); /* no SA_RESTART: it ends a read */
+	(void)signal(SIGPIPE, SIG_IGN);
+	rc = start(&s, o, e);
+	if (rc == 0) {
+		sbx_log(SBX_LOG_INFO, "mounted mountpoint=%s state=%s", o->mountpoint, o->state);
+		wait_for_end(&s, signals);
+	}
+	stop(&s);
+	sbx_closep(&s.ended);
+	return rc;
+}
+
+/* ---- background ------------------------------------------------------------------------------------------------- */
+
+/* The parent waits until the mount is ready; what the child prints until then is the user's to see. */
+static int wait_for_child(pid_t pid, int fd)
+{
+	char c;
+	int status;
+	ssize_t n;
+
+	do {
+		n = read(fd, &c, 1);
+	} while (n < 0 && errno == EINTR);
+	if (n == 1)
+		return EX_OK;
+	if (waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status))
+		return WEXITSTATUS(status);
+	return EX_SOFTWARE;
+}
+
+static int exit_code(int rc, const struct sbx_error *e)
+{
+	if (rc == 0)
+		return EX_OK;
+	fprintf(stderr, "sandboxfs: %s\n", e->message);
+	switch (e->code) {
+	case SBX_E_INVALID_ARGUMENT:
+		return EX_USAGE;
+	case SBX_E_INVALID_CONFIG:
+		return EX_CONFIG;
+	case SBX_E_STORAGE_FULL:
+	case SBX_E_STORE_UNAVAILABLE:
+		return EX_CANTCREAT;
+	default:
+		return EX_UNAVAILABLE;
+	}
+}
+
+static int mount_and_serve(const struct fsd_options *o)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int p[2];
+	pid_t pid;
+
+	repair_stale_mount(o->mountpoint);
+	if (check_places(o, &e) < 0)
+		return exit_code(-1, &e);
+	if (o->foreground)
+		return exit_code(serve(o, &e), &e);
+	if (pipe2(p, O_CLOEXEC) < 0 || (pid = fork()) < 0) {
+		perror("sandboxfs");
+		return EX_OSERR;
+	}
+	if (pid > 0) {
+		close(p[1]);
+		return wait_for_child(pid, p[0]);
+	}
+	close(p[0]);
+	ready_pipe = p[1];
+	(void)setsid();
+	if (chdir("/") < 0)
+		return EX_OSERR;
+	return exit_code(serve(o, &e), &e);
+}
+
+/* ---- the other modes -------------------------------------------------------------------------------------------------- */
+
+static int check(const struct fsd_options *o)
+{
+	struct orch_options oo = { .state_dir = o->state,
+				   .config_path = o->config,
+				   .overrides = (const char *const *)o->overrides,
+				   .n_overrides = o->n_overrides,
+				   .runner = getenv("SANDBOXFS_RUNNER"),
+				   .door = "local",
+				   .workers = 0 };
+	sbx_autoerror e = SBX_ERROR_INIT;
+	sbx_autobuf out = SBX_BUF_INIT(4 << 20);
+	struct orch *orch = NULL;
+	int rc = orch_open(&oo, &orch, &e);
+
+	if (rc == 0)
+		rc = orch_view_check(orch, o->json, &out, &e);
+	if (rc == 0)
+		(void)fwrite(out.data, 1, out.len, stdout);
+	orch_close(orch);
+	return exit_code(rc, &e);
+}
+
+static int print_config(const struct fsd_options *o)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	sbx_autobuf out = SBX_BUF_INIT(1 << 20);
+	struct orch_settings *st = NULL;
+	int rc = orch_settings_load(o->config, (const char *const *)o->overrides, o->n_overrides,
+				    &st, &e);
+
+	if (rc == 0) {
+		orch_settings_print(st, &out);
+		(void)fwrite(out.data ? out.data : "", 1, out.len, stdout);
+	}
+	orch_settings_free(st);
+	return exit_code(rc, &e);
+}
+
+static int run_mode(struct fsd_options *o)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	switch (o->mode) {
+	case FSD_HELP:
+		fputs(fsd_usage, stdout);
+		return EX_OK;
+	case FSD_VERSION:
+		printf("sandboxfs %s (libfuse %s)\n", SBX_VERSION, fuse_pkgversion());
+		return EX_OK;
+	case FSD_PRINT_CONFIG:
+		return print_config(o);
+	case FSD_CHECK:
+	case FSD_MOUNT:
+		break;
+	}
+	if (choose_state(o, &e) < 0)
+		return exit_code(-1, &e);
+	return o->mode == FSD_CHECK ? check(o) : mount_and_serve(o);
+}
+
+int main(int argc, char **argv)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct fsd_options o;
+	struct rlimit files;
+	int rc;
+
+	/* Few arenas: the threads are many, what they allocate is little. */
+	(void)mallopt(M_ARENA_MAX, 2);
+	(void)umask(077);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
+	sbx_log_set_program("sandboxfs");
+	rc = fsd_options_parse(argc, argv, &o, &e);
+	if (rc < 0) {
+		(void)exit_code(rc, &e);
+		fprintf(stderr, "Try: sandboxfs --help\n");
+		rc = EX_USAGE;
+	} else {
+		rc = run_mode(&o);
+	}
+	fsd_options_clear(&o);
+	return rc;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SBX_FSD_OPTIONS_H
+#define SBX_FSD_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+
+enum fsd_mode { FSD_MOUNT = 1, FSD_CHECK, FSD_PRINT_CONFIG, FSD_VERSION, FSD_HELP };
+
+/* The command line of sandboxfs, taken apart. Strings are owned. */
+struct fsd_options {
+	enum fsd_mode mode;
+	bool foreground, debug, json, allow_other;
+	char *mountpoint;     /* absolute, without links */
+	char *state, *config; /* absolute; state NULL: the default place */
+	int workers;	      /* -1: not given */
+	char *fuse_opts;      /* for the kernel and libfuse, comma separated */
+	char **overrides;     /* "key=value" settings */
+	size_t n_overrides;
+};
+
+/* INVALID_ARGUMENT names the option and what is allowed. */
+int fsd_options_parse(int argc, char **argv, struct fsd_options *ret, struct sbx_error *e);
+void fsd_options_clear(struct fsd_options *o);
+extern const char fsd_usage[];
+
+#endif

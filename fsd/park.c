@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads that wait. A request is parked in a table and holds no thread; the feed thread answers it
+ * when there is something, an interrupt answers it with EINTR. The same table holds poll
+ * handles.
+ *
+ * A parked request is in exactly one of three states, under `lock`: PARKING while its handler is
+ * still setting it up, PARKED, and gone. Whoever takes it out of the table answers it, so each is
+ * answered once. Nothing is asked of the store or sent to the kernel while the lock is held.
+ */
+#include "fsd/fsd_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+enum { BUCKETS = 1024, EVENTS_BATCH = 64 };
+
+struct stream_handle {
+	struct handle h;
+	enum ms_view view;
+	struct orch_principal who;
+	pthread_mutex_t lock; /* cursor and log, for reads of dup'ed descriptors */
+	/* .wait: the answer, once given, and what of it was read. */
+	char answer[32];
+	size_t answer_len, answer_off;
+	/* .stream: position in the NDJSON; .events: highest seq seen. */
+	int64_t at;
+	struct log_reader *log; /* owned */
+	int dir;		/* owned */
+	bool watching;
+	struct sbx_buf rest; /* of a line that did not fit the reader's buffer */
+	size_t rest_off;
+	struct fuse_pollhandle *poll; /* owned, under parking->lock */
+	struct stream_handle *prev, *next; /* all stream handles, under parking->lock */
+};
+
+struct waiter {
+	struct waiter *req_next, **req_at; /* chain of its request's bucket */
+	struct waiter *row_next, **row_at; /* chain of its row's bucket */
+	fuse_req_t req;
+	size_t size;
+	struct stream_handle *h;
+	bool parking;	  /* its handler is not done yet */
+	bool interrupted; /* while parking */
+	bool ready;	  /* while parking */
+};
+
+struct parking {
+	struct fsd *f;
+	pthread_mutex_t lock;
+	struct waiter *by_req[BUCKETS];
+	struct waiter *by_row[BUCKETS];
+	struct stream_handle *streams;
+	struct text_handle *polled[64]; /* status handles with a poll handle */
+};
+
+struct parking *parking_new(struct fsd *f)
+{
+	struct parking *p = calloc(1, sizeof(*p));
+
+	if (p) {
+		p->f = f;
+		pthread_mutex_init(&p->lock, NULL);
+	}
+	return p;
+}
+
+static size_t req_bucket(fuse_req_t req)
+{
+	return ((uintptr_t)req >> 6) % BUCKETS;
+}
+
+static size_t row_bucket(int64_t row)
+{
+	return (size_t)row % BUCKETS;
+}
+
+/* Both under the lock. */
+static void put(struct parking *p, struct waiter *w)
+{
+	w->req_at = &p->by_req[req_bucket(w->req)];
+	w->row_at = &p->by_row[row_bucket(w->h->h.row)];
+	w->req_next = *w->req_at;
+	w->row_next = *w->row_at;
+	if (w->req_next)
+		w->req_next->req_at = &w->req_next;
+	if (w->row_next)
+		w->row_next->row_at = &w->row_next;
+	*w->req_at = *w->row_at = w;
+}
+
+static void take(struct waiter *w)
+{
+	*w->req_at = w->req_next;
+	*w->row_at = w->row_next;
+	if (w->req_next)
+		w->req_next->req_at = w->req_at;
+	if (w->row_next)
+		w->row_next->row_at = w->row_at;
+}
+
+void parking_free(struct parking *p)
+{
+	if (!p)
+		return;
+	for (size_t i = 0; i < BUCKETS; i++) {
+		struct waiter *w;
+
+		while ((w = p->by_req[i])) {
+			take(w);
+			fuse_reply_err(w->req, ENOTCONN);
+			free(w);
+		}
+	}
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+/* ---- what a read gives now ------------------------------------------------------------------------ */
+
+enum got { GOT_NOTHING, GOT_DATA, GOT_END };
+
+static enum got wait_now(struct fsd *f, struct stream_handle *h, struct sbx_buf *out)
+{
+	store_autorun r = { 0 };
+
+	if (h->answer_len == 0) {
+		if (store_run_get_row(f->store, h->h.row, &r, NULL) < 0)
+			return GOT_END;
+		if (!store_phase_terminal(r.phase))
+			return GOT_NOTHING;
+		if (r.has_exit_code)
+			(void)snprintf(h->answer, sizeof(h->answer), "%d\n", r.exit_code);
+		else
+			(void)snprintf(h->answer, sizeof(h->answer), "%s\n",
+				       store_phase_name(r.phase));
+		h->answer_len = strlen(h->answer);
+	}
+	if (h->answer_off >= h->answer_len)
+		return GOT_END;
+	sbx_buf_puts(out, h->answer + h->answer_off);
+	return GOT_DATA;
+}
+
+static enum got stream_now(struct fsd *f, struct stream_handle *h, size_t size, struct sbx_buf *out)
+{
+	struct store_run_key key;
+	bool over;
+	char *room;
+	ssize_t n;
+
+	/* The phase first: what is in the log after that is all there will ever be. */
+	over = store_run_key_row(f->store, h->h.row, &key, NULL, NULL) < 0 ||
+	       store_phase_terminal(key.phase);
+	if (log_reader_refresh(h->log, NULL) < 0)
+		return GOT_END;
+	room = sbx_buf_reserve(out, size);
+	if (!room)
+		return GOT_END;
+	n = log_reader_read(h->log, LOG_VIEW_NDJSON, h->at, room, size, NULL);
+	if (n > 0) {
+		out->len += (size_t)n;
+		return GOT_DATA;
+	}
+	if (n < 0 || log_reader_ended(h->log))
+		return GOT_END;
+	/* Terminal and without an end frame: either it comes within moments, or the run ended without
+	 * a log (its end frame was never written), which its first frame tells. */
+	return over && log_reader_frames(h->log) == 0 ? GOT_END : GOT_NOTHING;
+}
+
+static void event_line(const struct store_change *c, struct sbx_buf *out)
+{
+	char when[SBX_TIME_TEXT];
+
+	sbx_buf_printf(out, "{\"seq\":%" PRId64 ",\"ts\":\"%s\",\"kind\":\"%s\",\"id\":\"%s\",", c->seq,
+		       sbx_time_format(c->at_us, when), c->kind, c->id);
+	sbx_buf_printf(out, "\"what\":\"%s\",\"phase\":", c->what);
+	sbx_buf_json_strz(out, c->phase[0] ? c->phase : NULL);
+	sbx_buf_puts(out, ",\"user\":");
+	sbx_buf_json_strz(out, c->user);
+	sbx_buf_puts(out, "}\n");
+}
+
+static enum got events_now(struct fsd *f, struct stream_handle *h, size_t size, struct sbx_buf *out)
+{
+	uint64_t mine = store_user_hash(h->who.user);
+	struct store_change c[EVENTS_BATCH];
+
+	if (h->rest.len > h->rest_off) { /* the end of a line that did not fit */
+		sbx_buf_add(out, h->rest.data + h->rest_off, h->rest.len - h->rest_off);
+		return GOT_DATA;
+	}
+	sbx_buf_free(&h->rest);
+	h->rest_off = 0;
+	while (out->len < size) {
+		bool gap = false;
+		int n = store_changes(f->store, h->at, c, EVENTS_BATCH, &gap, NULL);
+
+		if (n < 0)
+			return GOT_END;
+		if (gap && n > 0)
+			sbx_buf_printf(out,
+				       "{\"gap\":true,\"after\":%" PRId64 ",\"lowest\":%" PRId64
+				       "}\n",
+				       h->at, c[0].seq);
+		for (int i = 0; i < n; i++) {
+			h->at = c[i].seq;
+			if (h->who.admin || c[i].user_hash == mine)
+				event_line(&c[i], out);
+		}
+		if (n < EVENTS_BATCH)
+			break;
+	}
+	return out->len ? GOT_DATA : GOT_NOTHING;
+}
+
+/* Fills out with at most size bytes and moves the cursor. Under h->lock. */
+static enum got read_now(struct fsd *f, struct stream_handle *h, size_t size, struct sbx_buf *out)
+{
+	enum got g;
+
+	switch (h->view) {
+	case MS_V_WAIT:
+		g = wait_now(f, h, out);
+		if (out->len > size)
+			out->len = size;
+		h->answer_off += out->len;
+		return g;
+	case MS_V_STREAM:
+		g = stream_now(f, h, size, out);
+		h->at += (int64_t)out->len;
+		return g;
+	default:
+		g = events_now(f, h, size, out);
+		if (out->len > size) {
+			struct sbx_buf rest = SBX_BUF_INIT(1 << 20);
+
+			sbx_buf_add(&rest, out->data + size, out->len - size);
+			out->len = size;
+			sbx_buf_free(&h->rest);
+			h->rest = rest;
+			h->rest_off = 0;
+		} else if (h->rest_off < h->rest.len) {
+			h->rest_off += out->len;
+		}
+		return g;
+	}
+}
+
+static enum got look(struct fsd *f, struct stream_handle *h, size_t size, struct sbx_buf *out)
+{
+	enum got g;
+
+	pthread_mutex_lock(&h->lock);
+	g = read_now(f, h, size, out);
+	pthread_mutex_unlock(&h->lock);
+	return g;
+}
+
+/* ---- parking ------------------------------------------------------------------------------------------- */
+
+static void interrupted(fuse_req_t req, void *data)
+{
+	struct parking *p = data;
+	struct waiter *w;
+
+	pthread_mutex_lock(&p->lock);
+	for (w = p->by_req[req_bucket(req)]; w && w->req != req;)
+		w = w->req_next;
+	if (w && w->parking) {
+		w->interrupted = true; /* its handler will see it */
+		w = NULL;
+	} else if (w) {
+		take(w);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (w) {
+		fuse_reply_err(w->req, EINTR);
+		free(w);
+	}
+}
+
+enum parked { PARK_WAITS, PARK_AGAIN, PARK_INTERRUPTED, PARK_ANSWER };
+
+/* Ends one look of a handler at its state, which gave g. */
+static enum parked settle(struct parking *p, struct waiter *w, enum got g)
+{
+	enum parked what = PARK_WAITS;
+
+	pthread_mutex_lock(&p->lock);
+	if (g != GOT_NOTHING)
+		what = PARK_ANSWER;
+	else if (w->interrupted)
+		what = PARK_INTERRUPTED;
+	else if (w->ready)
+		what = PARK_AGAIN;
+	if (what == PARK_ANSWER || what == PARK_INTERRUPTED)
+		take(w); /* before the answer: afterwards the kernel may use req's memory anew */
+	w->ready = false;
+	w->parking = what == PARK_AGAIN;
+	pthread_mutex_unlock(&p->lock);
+	return what;
+}
+
+/* Answers now or parks. The waiter is in the table before the state is looked at, so that a
+ * change in between is not missed: it marks the waiter ready, and we look again. */
+static void park(struct fsd *f, fuse_req_t req, struct stream_handle *h, size_t size)
+{
+	sbx_autobuf out = SBX_BUF_INIT((4 << 20) + size);
+	struct waiter *w = calloc(1, sizeof(*w));
+	enum parked what;
+
+	if (!w) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	*w = (struct waiter){ .req = req, .size = size, .h = h, .parking = true };
+	pthread_mutex_lock(&f->parking->lock);
+	put(f->parking, w);
+	pthread_mutex_unlock(&f->parking->lock);
+	fuse_req_interrupt_func(req, interrupted, f->parking);
+	do {
+		what = settle(f->parking, w, look(f, h, size, &out));
+	} while (what == PARK_AGAIN);
+	if (what == PARK_WAITS)
+		return; /* w belongs to the table now */
+	if (what == PARK_INTERRUPTED)
+		fuse_reply_err(req, EINTR);
+	else
+		fuse_reply_buf(req, out.data, out.len);
+	free(w);
+}
+
+/* Lets every waiter of this row (0: of .events) look again. */
+static void wake(struct parking *p, int64_t row, enum ms_view a, enum ms_view b)
+{
+	struct waiter *ready = NULL, *w, *next;
+
+	pthread_mutex_lock(&p->lock);
+	for (w = p->by_row[row_bucket(row)]; w; w = next) {
+		next = w->row_next;
+		if (w->h->h.row != row || (w->h->view != a && w->h->view != b))
+			continue;
+		if (w->parking) {
+			w->ready = true;
+			continue;
+		}
+		take(w);
+		w->row_next = ready;
+		ready = w;
+	}
+	pthread_mutex_unlock(&p->lock);
+	while ((w = ready)) {
+		struct waiter now = *w;
+
+		ready = w->row_next;
+		free(w);
+		/* Out of the table, an interrupt finds nothing: we alone answer. If it came meanwhile,
+		 * libfuse calls the function again as soon as park() sets it. */
+		park(p->f, now.req, now.h, now.size);
+	}
+}
+
+/* ---- handlers -------------------------------------------------------------------------------------------- */
+
+static int open_stream(struct fsd *f, struct stream_handle *h, struct sbx_error *e)
+{
+	if (h->view == MS_V_EVENTS)
+		return store_changes_last(f->store, &h->at, e);
+	if (h->view != MS_V_STREAM)
+		return 0;
+	h->dir = store_run_dir(f->store, h->h.id, true, e);
+	if (h->dir < 0)
+		return h->dir;
+	if (log_reader_open(h->dir, &h->log, e) < 0)
+		return -(int)e->code;
+	feed_watch_log(f->feed, h->h.row, h->h.id);
+	h->watching = true;
+	return 0;
+}
+
+void stream_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+		 struct fuse_file_info *fi)
+{
+	const struct ms_node *n = ms_node(ino_node(ino));
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct stream_handle *h;
+
+	if ((fi->flags & O_ACCMODE) != O_RDONLY && n->verb == MS_W_NONE) {
+		fuse_reply_err(req, EACCES);
+		return;
+	}
+	h = calloc(1, sizeof(*h));
+	if (!h) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	h->h.kind = H_STREAM;
+	h->h.ino = ino;
+	h->h.row = run ? run->key.row : 0;
+	if (run)
+		memcpy(h->h.id, run->key.id, sizeof(h->h.id));
+	h->view = n->view;
+	h->dir = -1;
+	h->rest = (struct sbx_buf)SBX_BUF_INIT(1 << 20);
+	pthread_mutex_init(&h->lock, NULL);
+	who_is(f, req, &h->who);
+	pthread_mutex_lock(&f->parking->lock);
+	h->next = f->parking->streams;
+	if (h->next)
+		h->next->prev = h;
+	f->parking->streams = h;
+	pthread_mutex_unlock(&f->parking->lock);
+	if (open_stream(f, h, &e) < 0) {
+		stream_release(f, &h->h);
+		fuse_reply_err(req, fsd_errno(&e));
+		return;
+	}
+	fi->fh = (uintptr_t)h;
+	fi->direct_io = 1;
+	fi->nonseekable = 1;
+	fi->noflush = 1;
+	if (fuse_reply_open(req, fi) != 0)
+		stream_release(f, &h->h);
+}
+
+void stream_release(struct fsd *f, struct handle *base)
+{
+	struct stream_handle *h = (struct stream_handle *)base;
+
+	pthread_mutex_lock(&f->parking->lock);
+	if (h->prev)
+		h->prev->next = h->next;
+	else
+		f->parking->streams = h->next;
+	if (h->next)
+		h->next->prev = h->prev;
+	pthread_mutex_unlock(&f->parking->lock);
+	if (h->poll)
+		fuse_pollhandle_destroy(h->poll);
+	if (h->watching)
+		feed_unwatch_log(f->feed, h->h.row);
+	log_reader_close(h->log);
+	sbx_closep(&h->dir);
+	sbx_buf_free(&h->rest);
+	pthread_mutex_destroy(&h->lock);
+	free(h);
+}
+
+void stream_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size)
+{
+	struct stream_handle *h = (struct stream_handle *)handle_of(fi);
+	sbx_autobuf out = SBX_BUF_INIT((4 << 20) + size);
+
+	if (!(fi->flags & O_NONBLOCK)) {
+		park(f, req, h, size);
+		return;
+	}
+	if (look(f, h, size, &out) == GOT_NOTHING)
+		fuse_reply_err(req, EAGAIN);
+	else
+		fuse_reply_buf(req, out.data, out.len);
+}
+
+void stream_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
+		  size_t len)
+{
+	struct stream_handle *h = (struct stream_handle *)handle_of(fi);
+	char text[32] = "", *end;
+	long long seq;
+
+	(void)f;
+	if (h->view != MS_V_EVENTS || len >= sizeof(text)) {
+		fuse_reply_err(req, EINVAL);
+		return;
+	}
+	memcpy(text, data, len);
+	seq = strtoll(text, &end, 10);
+	if (end == text || (*end != '\0' && *end != '\n') || seq < 0) {
+		fuse_reply_err(req, EINVAL);
+		return;
+	}
+	pthread_mutex_lock(&h->lock);
+	h->at = seq;
+	sbx_buf_free(&h->rest);
+	h->rest_off = 0;
+	pthread_mutex_unlock(&h->lock);
+	fuse_reply_write(req, len);
+}
+
+/* ---- poll ---------------------------------------------------------------------------------------------------- */
+
+static bool something(struct fsd *f, struct stream_handle *h)
+{
+	struct store_run_key key;
+	int64_t last = 0;
+
+	if (h->view == MS_V_EVENTS)
+		return store_changes_last(f->store, &last, NULL) < 0 || last > h->at;
+	if (h->view == MS_V_STREAM) {
+		if (log_reader_refresh(h->log, NULL) < 0 || log_reader_ended(h->log) ||
+		    log_reader_size(h->log, LOG_VIEW_NDJSON) > h->at)
+			return true;
+	}
+	if (store_run_key_row(f->store, h->h.row, &key, NULL, NULL) < 0)
+		return true;
+	return h->view == MS_V_WAIT && store_phase_terminal(key.phase);
+}
+
+void stream_poll(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi,
+		 struct fuse_pollhandle *ph)
+{
+	struct stream_handle *h = (struct stream_handle *)handle_of(fi);
+	struct fuse_pollhandle *old = NULL;
+	unsigned events = h->view == MS_V_EVENTS ? POLLOUT : 0;
+
+	/* Registered first, looked at after, so that no change falls between. */
+	if (ph) {
+		pthread_mutex_lock(&f->parking->lock);
+		old = h->poll;
+		h->poll = ph;
+		pthread_mutex_unlock(&f->parking->lock);
+	}
+	if (old)
+		fuse_pollhandle_destroy(old);
+	pthread_mutex_lock(&h->lock);
+	if (something(f, h))
+		events |= POLLIN;
+	pthread_mutex_unlock(&h->lock);
+	fuse_reply_poll(req, events);
+}
+
+/* `status` is always readable; POLLPRI says that it changed since this handle was opened, as sysfs
+ * attributes do. */
+void status_poll(struct fsd *f, fuse_req_t req, struct text_handle *h, struct fuse_pollhandle *ph)
+{
+	struct fuse_pollhandle *old = NULL;
+	struct store_run_key key;
+	unsigned events = POLLIN;
+
+	if (ph) {
+		bool kept = false;
+
+		pthread_mutex_lock(&f->parking->lock);
+		old = h->poll;
+		h->poll = ph;
+		for (size_t i = 0; i < SBX_COUNT(f->parking->polled) && !kept; i++) {
+			struct text_handle **slot = &f->parking->polled[i];
+
+			if (*slot == h || (!*slot && !old)) {
+				*slot = h;
+				kept = true;
+			}
+		}
+		pthread_mutex_unlock(&f->parking->lock);
+	}
+	if (old)
+		fuse_pollhandle_destroy(old);
+	if (h->h.row && store_run_key_row(f->store, h->h.row, &key, NULL, NULL) == 0 &&
+	    key.phase != h->seen)
+		events |= POLLPRI;
+	fuse_reply_poll(req, events);
+}
+
+void parking_drop_text(struct parking *p, struct text_handle *h)
+{
+	pthread_mutex_lock(&p->lock);
+	for (size_t i = 0; i < SBX_COUNT(p->polled); i++)
+		if (p->polled[i] == h)
+			p->polled[i] = NULL;
+	pthread_mutex_unlock(&p->lock);
+	if (h->poll)
+		fuse_pollhandle_destroy(h->poll);
+}
+
+/* Takes poll handles out under the lock, tells the kernel outside it. */
+static void notify_polls(struct parking *p, int64_t row, enum ms_view a, enum ms_view b)
+{
+	struct fuse_pollhandle *list[64];
+	size_t n;
+
+	do {
+		n = 0;
+		pthread_mutex_lock(&p->lock);
+		for (struct stream_handle *h = p->streams; h && n < SBX_COUNT(list); h = h->next) {
+			if (h->poll && h->h.row == row && (h->view == a || h->view == b)) {
+				list[n++] = h->poll;
+				h->poll = NULL;
+			}
+		}
+		for (size_t i = 0; i < SBX_COUNT(p->polled) && n < SBX_COUNT(list); i++) {
+			struct text_handle *h = p->polled[i];
+
+			if (h && h->poll && row && h->h.row == row) {
+				list[n++] = h->poll;
+				h->poll = NULL;
+				p->polled[i] = NULL;
+			}
+		}
+		pthread_mutex_unlock(&p->lock);
+		for (size_t i = 0; i < n; i++) {
+			(void)fuse_lowlevel_notify_poll(list[i]);
+			fuse_pollhandle_destroy(list[i]);
+		}
+	} while (n == SBX_COUNT(list));
+}
+
+void parking_run_changed(struct parking *p, int64_t row, bool terminal)
+{
+	if (terminal)
+		wake(p, row, MS_V_WAIT, MS_V_STREAM);
+	notify_polls(p, row, MS_V_WAIT, MS_V_STREAM);
+}
+
+void parking_log_grew(struct parking *p, int64_t row)
+{
+	wake(p, row, MS_V_STREAM, MS_V_STREAM);
+	notify_polls(p, row, MS_V_STREAM, MS_V_STREAM);
+}
+
+void parking_events(struct parking *p)
+{
+	wake(p, 0, MS_V_EVENTS, MS_V_EVENTS);
+	notify_polls(p, 0, MS_V_EVENTS, MS_V_EVENTS);
+}

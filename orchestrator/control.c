@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Acting on a run: cancel, signals, stdin. Cancel is an intent in the row; signals, end of input
+ * and stdin bytes are appended to files of the run, so that they are in order, survive every
+ * process, and any door can send them. Then the doorbell (store_run_ring) makes the runner look.
+ */
+#include "orchestrator/orch_i.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/id.h"
+
+int orch_run_get(struct orch *o, const struct orch_principal *p, const char *id,
+		 struct store_run *ret, struct sbx_error *e)
+{
+	int rc = sbx_id_valid(id) ? store_run_get(o->store, id, ret, e) : -SBX_E_RUN_NOT_FOUND;
+
+	if (rc == 0 && !p->admin && strcmp(ret->user, p->user) != 0) {
+		store_run_clear(ret);
+		rc = -SBX_E_RUN_NOT_FOUND;
+	}
+	/* One text for unknown and foreign, so that it tells nothing. */
+	return rc == -SBX_E_RUN_NOT_FOUND ? sbx_fail(e, SBX_E_RUN_NOT_FOUND, "no run '%.64s'", id)
+					  : rc;
+}
+
+/* The end of a run that nobody had claimed yet. */
+static int end_queued(struct store_tx *tx, const struct store_run *r, bool *done,
+		      struct sbx_error *e)
+{
+	struct store_transition t = { .id = r->id,
+				      .from = STORE_MASK(STORE_QUEUED),
+				      .generation = r->generation,
+				      .to = STORE_KILLED,
+				      .reason = "canceled_by_user",
+				      .message = "canceled_by_user",
+				      .finished_us = sbx_now_us() };
+
+	return store_tx_run_transition(tx, &t, done, e);
+}
+
+int orch_run_cancel(struct orch *o, const struct orch_principal *p, const char *id,
+		    enum store_cancel how, bool *ret_done, struct sbx_error *e)
+{
+	store_autorun r = { 0 };
+	store_autotx struct store_tx *tx = NULL;
+	struct store_audit audit = { .at_us = sbx_now_us(),
+				     .user = p->user,
+				     .door = p->door,
+				     .action = how == STORE_CANCEL_KILL ? "kill" : "cancel",
+				     .resource = id,
+				     .result = "accepted" };
+	bool ended = false;
+	int rc = orch_run_get(o, p, id, &r, e);
+
+	*ret_done = false;
+	if (rc < 0)
+		return rc;
+	store_run_clear(&r);
+	rc = store_begin(o->store, &tx, e);
+	if (rc == 0)
+		rc = store_tx_run_get(tx, id, &r, e);
+	if (rc == 0 && r.phase == STORE_QUEUED) {
+		rc = end_queued(tx, &r, &ended, e);
+		*ret_done = ended;
+	} else if (rc == 0) {
+		rc = store_tx_run_cancel(tx, id, how, ret_done, e);
+	}
+	if (rc == 0 && *ret_done)
+		rc = store_tx_audit(tx, &audit, e);
+	if (rc < 0)
+		return rc;
+	rc = store_commit(sbx_steal(&tx), *ret_done, e);
+	if (rc < 0 || !*ret_done)
+		return rc;
+	if (ended)
+		dispatch_end_frame(o, id, "canceled_by_user");
+	else
+		(void)store_run_ring(o->store, id);
+	return 0;
+}
+
+/* ---- ctl ---------------------------------------------------------------------------------- */
+
+static const struct {
+	const char *name;
+	int sig;
+} signals[] = {
+	{ "HUP", SIGHUP },     { "INT", SIGINT },   { "QUIT", SIGQUIT }, { "ILL", SIGILL },
+	{ "TRAP", SIGTRAP },   { "ABRT", SIGABRT }, { "BUS", SIGBUS },	 { "FPE", SIGFPE },
+	{ "KILL", SIGKILL },   { "USR1", SIGUSR1 }, { "SEGV", SIGSEGV }, { "USR2", SIGUSR2 },
+	{ "PIPE", SIGPIPE },   { "ALRM", SIGALRM }, { "TERM", SIGTERM }, { "CHLD", SIGCHLD },
+	{ "CONT", SIGCONT },   { "STOP", SIGSTOP }, { "TSTP", SIGTSTP }, { "TTIN", SIGTTIN },
+	{ "TTOU", SIGTTOU },   { "URG", SIGURG },   { "XCPU", SIGXCPU }, { "XFSZ", SIGXFSZ },
+	{ "WINCH", SIGWINCH },
+};
+
+/* "TERM", "SIGTERM", "15"; 0 when it is none. */
+static int signal_number(const char *name)
+{
+	char *end;
+	long n = strtol(name, &end, 10);
+
+	if (end != name && *end == '\0')
+		return n > 0 && n < NSIG ? (int)n : 0;
+	if (strncmp(name, "SIG", 3) == 0)
+		name += 3;
+	for (size_t i = 0; i < SBX_COUNT(signals); i++)
+		if (strcmp(signals[i].name, name) == 0)
+			return signals[i].sig;
+	return 0;
+}
+
+/* Appends one line for the runner and rings. */
+static int tell_runner(struct orch *o, const char *id, const char *file, const void *data,
+		       size_t len, struct sbx_error *e)
+{
+	sbx_autoclose int dir = store_run_dir(o->store, id, true, e);
+	sbx_autoclose int fd = -1;
+	ssize_t n;
+
+	if (dir < 0)
+		return dir;
+	fd = sbx_open_beneath(dir, file, O_WRONLY | O_APPEND | O_CREAT, 0600);
+	if (fd < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -fd, "cannot open %s of the run",
+				      file);
+	n = write(fd, data, len); /* one append: writers do not mix */
+	if (n < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot write %s", file);
+	if ((size_t)n != len)
+		return sbx_fail(e, SBX_E_STORAGE_FULL, "cannot write all of %s: the disk is full",
+				file);
+	(void)store_run_ring(o->store, id);
+	return 0;
+}
+
+static int ctl_signal(struct orch *o, const struct store_run *r, const char *name,
+		      struct sbx_error *e)
+{
+	int sig = signal_number(name);
+	char line[32];
+
+	if (!sig)
+		return sbx_fail(
+			e, SBX_E_INVALID_ARGUMENT,
+			"signal: found '%.32s', allowed a name like TERM or a number from 1 "
+			"to %d",
+			name, NSIG - 1);
+	(void)snprintf(line, sizeof(line), "signal %d\n", sig);
+	return tell_runner(o, r->id, "ctl", line, strlen(line), e);
+}
+
+int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id, const char *text,
+		 size_t len, struct sbx_error *e)
+{
+	store_autorun r = { 0 };
+	char word[32] = "", arg[32] = "", rest[2] = "", line[128];
+	bool done;
+	int rc = orch_run_get(o, p, id, &r, e);
+
+	if (rc < 0)
+		return rc;
+	if (len >= sizeof(line) || memchr(text, '\0', len))
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT,
+				"ctl: allowed cancel, kill, signal NAME or eof");
+	memcpy(line, text, len);
+	line[len] = '\0';
+	if (sscanf(line, "%31s %31s %1s", word, arg, rest) < 1 || rest[0])
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT,
+				"ctl: found '%.64s', allowed cancel, kill, signal NAME or eof",
+				line);
+	if (strcmp(word, "cancel") == 0 && !*arg)
+		return orch_run_cancel(o, p, id, STORE_CANCEL_TERM, &done, e);
+	if (strcmp(word, "kill") == 0 && !*arg)
+		return orch_run_cancel(o, p, id, STORE_CANCEL_KILL, &done, e);
+	if (strcmp(word, "signal") != 0 && !(strcmp(word, "eof") == 0 && !*arg))
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT,
+				"ctl: found '%.31s', allowed cancel, kill, signal NAME or eof",
+				word);
+	if (store_phase_terminal(r.phase))
+		return sbx_fail(e, SBX_E_RUN_ENDED, "run %s has ended", r.id);
+	if (strcmp(word, "signal") == 0)
+		return ctl_signal(o, &r, arg, e);
+	if (!r.interactive)
+		return sbx_fail(e, SBX_E_NOT_INTERACTIVE,
+				"run %s takes no input; start it with \"interactive\":true", r.id);
+	return tell_runner(o, r.id, "ctl", "eof\n", 4, e);
+}
+
+/* ---- stdin ---------------------------------------------------------------------------------- */
+
+static int stdin_limits(struct orch *o, const struct store_run *r, int64_t *max_total,
+			int64_t *max_frame, struct sbx_error *e)
+{
+	sbx_autofree char *text = NULL;
+	ms_autorun struct ms_run_spec *spec = NULL;
+	const struct ms_options opts = { .stored = true };
+	int rc = store_run_spec(o->store, r->id, &text, e);
+
+	if (rc == 0)
+		rc = ms_run_parse(text, strlen(text), &opts, &spec, e);
+	if (rc < 0)
+		return rc;
+	*max_total = spec->stdin_max_bytes >= 0 ? spec->stdin_max_bytes
+						: orch_settings(o)->stdin_max_bytes_default;
+	*max_frame = spec->stdin_max_frame_bytes;
+	return 0;
+}
+
+int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *id, const void *data,
+		   size_t len, struct sbx_error *e)
+{
+	store_autorun r = { 0 };
+	sbx_autoclose int dir = -1;
+	int64_t total, frame;
+	struct stat st;
+	int rc = orch_run_get(o, p, id, &r, e);
+
+	if (rc < 0)
+		return rc;
+	if (!r.interactive)
+		return sbx_fail(e, SBX_E_NOT_INTERACTIVE,
+				"run %s takes no input; start it with \"interactive\":true", r.id);
+	if (store_phase_terminal(r.phase))
+		return sbx_fail(e, SBX_E_RUN_ENDED, "run %s has ended", r.id);
+	rc = stdin_limits(o, &r, &total, &frame, e);
+	if (rc < 0)
+		return rc;
+	if (frame >= 0 && len > (uint64_t)frame)
+		return sbx_fail(e, SBX_E_SPEC_TOO_LARGE,
+				"stdin: found %zu bytes at once, stdin_max_frame_bytes allows %lld",
+				len, (long long)frame);
+	dir = store_run_dir(o->store, r.id, true, e);
+	if (dir < 0)
+		return dir;
+	if (fstatat(dir, "stdin", &st, AT_SYMLINK_NOFOLLOW) < 0)
+		st.st_size = 0;
+	if ((uint64_t)st.st_size + len > (uint64_t)total)
+		return sbx_fail(e, SBX_E_WORKSPACE_CAP,
+				"stdin: %lld bytes were given already, the limit is %lld",
+				(long long)st.st_size, (long long)total);
+	return len ? tell_runner(o, r.id, "stdin", data, len, e) : 0;
+}

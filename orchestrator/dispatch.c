@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The dispatcher: one thread of each door that hands waiting runs to idle runners, ends what waited
+ * or ran beyond its time, and calls the janitor. It sleeps until the feed, a runner or the next
+ * deadline wakes it; an idle system costs nothing.
+ */
+#include "orchestrator/orch_i.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "store/log.h"
+
+void dispatch_wake(struct orch *o)
+{
+	uint64_t one = 1;
+
+	/* The counter cannot overflow in practice, and a full one is a wake-up as well. */
+	if (write(o->wake_fd, &one, sizeof(one)) < 0)
+		return;
+}
+
+/* ---- ends that somebody else must write ------------------------------------------------ */
+
+/* Has the runner passed the point after which the command may have executed? It writes the `start`
+ * frame right before. */
+static bool may_have_executed(struct orch *o, const struct store_run *r)
+{
+	struct log_reader *log = NULL;
+	sbx_autoclose int dir = -1;
+	bool begun = true;
+
+	if (r->phase == STORE_RUNNING)
+		return true;
+	dir = store_run_dir(o->store, r->id, false, NULL);
+	if (dir == -SBX_E_RUN_NOT_FOUND)
+		return false;
+	if (dir < 0 || log_reader_open(dir, &log, NULL) < 0)
+		return true; /* not knowing, the safe answer is yes: never execute twice */
+	if (log_reader_refresh(log, NULL) == 0)
+		begun = log_reader_frames(log) > 0;
+	log_reader_close(log);
+	return begun;
+}
+
+static int requeue(struct store_tx *tx, const struct store_run *r, bool *done, struct sbx_error *e)
+{
+	struct store_transition t = { .id = r->id,
+				      .from = STORE_MASK(STORE_STARTING),
+				      .generation = r->generation,
+				      .to = STORE_QUEUED,
+				      .reason = "queued",
+				      .requeue = true };
+
+	return store_tx_run_transition(tx, &t, done, e);
+}
+
+static int end_lost(struct store_tx *tx, const struct store_run *r, const char *reason,
+		    int64_t log_bytes, bool *done, struct sbx_error *e)
+{
+	enum store_phase to = strcmp(reason, "canceled_by_user") == 0 ? STORE_KILLED : STORE_FAILED;
+	struct store_transition t = {
+		.id = r->id,
+		.from = STORE_MASK(STORE_STARTING) | STORE_MASK(STORE_RUNNING),
+		.generation = r->generation,
+		.to = to,
+		.reason = reason,
+		.message = reason,
+		.finished_us = sbx_now_us(),
+		.log_bytes = log_bytes,
+	};
+
+	return store_tx_run_transition(tx, &t, done, e);
+}
+
+static int64_t log_bytes(struct orch *o, const char *id)
+{
+	sbx_autoclose int dir = store_run_dir(o->store, id, false, NULL);
+	struct log_reader *log = NULL;
+	int64_t bytes = 0;
+
+	if (dir < 0 || log_reader_open(dir, &log, NULL) < 0)
+		return 0;
+	if (log_reader_refresh(log, NULL) == 0)
+		bytes = log_reader_size(log, LOG_VIEW_ALL);
+	log_reader_close(log);
+	return bytes;
+}
+
+void dispatch_end_frame(struct orch *o, const char *id, const char *reason)
+{
+	sbx_autoclose int dir = store_run_dir(o->store, id, true, NULL);
+
+	if (dir >= 0)
+		(void)log_repair_end(dir, reason, NULL);
+}
+
+/*
+ * The claimant of r is gone: back into the queue if the command cannot have executed, else the end.
+ * Files are looked at before the transaction; the generation in the compare-and-set makes
+ * sure that nothing happened to the row since.
+ */
+static int take_over(struct orch *o, const struct store_run *r, const char *reason,
+		     struct sbx_error *e)
+{
+	bool again = r->cancel == STORE_CANCEL_NONE && !may_have_executed(o, r);
+	int64_t bytes = again ? 0 : log_bytes(o, r->id);
+	store_autotx struct store_tx *tx = NULL;
+	bool done = false;
+	int rc;
+
+	/* A cancelled run whose runner died is what the user asked for: gone. */
+	if (r->cancel != STORE_CANCEL_NONE)
+		reason = "canceled_by_user";
+	rc = store_begin(o->store, &tx, e);
+	if (rc == 0)
+		rc = again ? requeue(tx, r, &done, e) : end_lost(tx, r, reason, bytes, &done, e);
+	if (rc == 0)
+		rc = store_commit(sbx_steal(&tx), true, e);
+	if (rc < 0 || !done)
+		return rc;
+	sbx_log(SBX_LOG_WARNING, "run lost its runner run=%s reason=%s outcome=%s", r->id, reason,
+		again ? "queued_again" : "ended");
+	if (!again)
+		dispatch_end_frame(o, r->id, reason);
+	return 0;
+}
+
+void dispatch_lost(struct orch *o, const char *id, int64_t generation)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	store_autorun r = { 0 };
+	int rc = store_run_get(o->store, id, &r, &e);
+
+	if (rc == 0 && store_phase_terminal(r.phase))
+		dispatch_end_frame(o, id, r.reason); /* it died between the row and the frame */
+	else if (rc == 0 && r.generation == generation)
+		rc = take_over(o, &r, "runner_lost", &e);
+	if (rc < 0)
+		sbx_log(SBX_LOG_ERROR, "cannot end a lost run run=%s error=\"%s\"", id, e.message);
+}
+
+/* Ends every run whose lease is over. */
+static int reap_leases(struct orch *o, struct sbx_error *e)
+{
+	for (;;) {
+		store_autorun r = { 0 };
+		store_autotx struct store_tx *tx = NULL;
+		int rc = store_begin(o->store, &tx, e);
+
+		if (rc == 0)
+			rc = store_tx_lease_expired(tx, sbx_boot_id(), sbx_boot_us(), &r, e);
+		store_rollback(sbx_steal(&tx));
+		if (rc == -SBX_E_RUN_NOT_FOUND)
+			return 0;
+		if (rc == 0)
+			rc = take_over(o, &r,
+				       r.claim_owner && orch_owner_alive(r.claim_owner)
+					       ? "claim_lease_expired"
+					       : "runner_lost",
+				       e);
+		if (rc < 0)
+			return rc;
+	}
+}
+
+static int expire_queue(struct orch *o, struct sbx_error *e)
+{
+	for (;;) {
+		store_autorun r = { 0 };
+		store_autotx struct store_tx *tx = NULL;
+		struct store_transition t;
+		bool done = false;
+		int rc = store_begin(o->store, &tx, e);
+
+		if (rc == 0)
+			rc = store_tx_queue_expired(tx, sbx_boot_id(), sbx_boot_us(), &r, e);
+		if (rc == -SBX_E_RUN_NOT_FOUND)
+			return 0;
+		if (rc < 0)
+			return rc;
+		t = (struct store_transition){ .id = r.id,
+					       .from = STORE_MASK(STORE_QUEUED),
+					       .generation = r.generation,
+					       .to = STORE_FAILED,
+					       .reason = "queue_ttl_expired",
+					       .message = "queue_ttl_expired",
+					       .finished_us = sbx_now_us() };
+		rc = store_tx_run_transition(tx, &t, &done, e);
+		if (rc == 0)
+			rc = store_commit(sbx_steal(&tx), true, e);
+		if (rc < 0)
+			return rc;
+		if (done)
+			dispatch_end_frame(o, r.id, "queue_ttl_expired");
+		atomic_fetch_add(&o->queue_expired, 1);
+	}
+}
+
+/* ---- handing out ------------------------------------------------------------------------ */
+
+/* Returns the number of runs still waiting. */
+static int64_t hand_out(struct orch *o, struct sbx_error *e)
+{
+	int64_t queued = 0, active = 0;
+
+	while (store_counts(o->store, &queued, &active, e) == 0 && queued > 0 &&
+	       orch_slots(o) > 0) {
+		struct pool_runner *runner = pool_take(o->pool);
+		store_autorun run = { 0 };
+		bool got = false;
+
+		if (!runner)
+			break;
+		if (admit_next(o, pool_owner(runner), &run, &got, e) < 0 || !got) {
+			pool_give_back(o->pool, runner);
+			break;
+		}
+		pool_assign(o->pool, runner, run.id, run.generation);
+	}
+	return queued;
+}
+
+static void arm(int timer, int64_t at_boot_us)
+{
+	struct itimerspec its = { 0 };
+
+	if (at_boot_us != INT64_MAX) {
+		if (at_boot_us < 1)
+			at_boot_us = 1;
+		its.it_value.tv_sec = at_boot_us / SBX_SECOND_US;
+		its.it_value.tv_nsec = (at_boot_us % SBX_SECOND_US) * 1000;
+	}
+	(void)timerfd_settime(timer, TFD_TIMER_ABSTIME, &its, NULL);
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* What is beyond its time; without a write lock while nothing is. */
+static int due(struct orch *o, struct sbx_error *e)
+{
+	int64_t queue_at = INT64_MAX, lease_at = INT64_MAX, now = sbx_boot_us();
+	int rc = store_deadlines(o->store, &queue_at, &lease_at, e);
+
+	if (rc == 0 && lease_at < now)
+		rc = reap_leases(o, e);
+	if (rc == 0 && queue_at < now)
+		rc = expire_queue(o, e);
+	/* "Nothing is due" leaves no error behind. */
+	if (rc == 0)
+		sbx_error_clear(e);
+	return rc;
+}
+
+/* One look at everything. Returns the boot time at which to look again without being told. */
+static int64_t look(struct orch *o, int64_t *janitor_at, bool *first)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int64_t queue_at = INT64_MAX, lease_at = INT64_MAX, queued, now;
+	int rc;
+
+	(void)pool_events(o->pool);
+	rc = due(o, &e);
+	queued = rc == 0 ? hand_out(o, &e) : 0;
+	pool_resize(o->pool, queued);
+	if (rc == 0)
+		rc = store_deadlines(o->store, &queue_at, &lease_at, &e);
+	now = sbx_boot_us();
+	if (now >= *janitor_at) {
+		*janitor_at = now + janitor_round(o, *first);
+		*first = false;
+	}
+	if (rc < 0 || e.code != SBX_OK) {
+		sbx_log(SBX_LOG_ERROR, "dispatcher code=%s error=\"%s\"", sbx_code_name(e.code),
+			e.message);
+		/* A store that fails is tried again in a second, not in a loop. */
+		return least(now + SBX_SECOND_US, *janitor_at);
+	}
+	/* Deadlines are compared with <, so a microsecond later is the first moment to act. */
+	return least(least(queue_at, lease_at) == INT64_MAX ? INT64_MAX
+							    : least(queue_at, lease_at) + 1,
+		     *janitor_at);
+}
+
+struct loop {
+	int epoll, feed, timer;
+};
+
+static int loop_open(struct orch *o, struct loop *l, struct sbx_error *e)
+{
+	const struct {
+		int fd;
+	} watch[] = { { l->feed = store_feed_watch(o->store, e) },
+		      { l->timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK) },
+		      { o->wake_fd },
+		      { pool_epoll_fd(o->pool) } };
+
+	if (l->feed < 0)
+		return l->feed;
+	l->epoll = epoll_create1(EPOLL_CLOEXEC);
+	for (size_t i = 0; i < SBX_COUNT(watch); i++) {
+		struct epoll_event ev = { .events = EPOLLIN, .data.fd = watch[i].fd };
+
+		if (epoll_ctl(l->epoll, EPOLL_CTL_ADD, watch[i].fd, &ev) < 0)
+			return sbx_fail_errno(e, SBX_E_INTERNAL, errno,
+					      "cannot set up the dispatcher");
+	}
+	return 0;
+}
+
+static void drain(int fd)
+{
+	uint64_t n;
+
+	while (read(fd, &n, sizeof(n)) > 0)
+		;
+}
+
+static void *dispatcher(void *arg)
+{
+	struct orch *o = arg;
+	struct loop l = { -1, -1, -1 };
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int64_t janitor_at = 0;
+	bool first = true;
+
+	if (loop_open(o, &l, &e) < 0) {
+		sbx_log(SBX_LOG_ERROR, "dispatcher cannot run error=\"%s\"", e.message);
+		atomic_store(&o->stop, true);
+	}
+	while (!atomic_load(&o->stop)) {
+		struct epoll_event ev[8];
+
+		arm(l.timer, look(o, &janitor_at, &first));
+		if (epoll_wait(l.epoll, ev, SBX_COUNT(ev), -1) < 0 && errno != EINTR)
+			break;
+		store_feed_drain(l.feed);
+		drain(l.timer);
+		drain(o->wake_fd);
+	}
+	sbx_closep(&l.epoll);
+	sbx_closep(&l.feed);
+	sbx_closep(&l.timer);
+	return NULL;
+}
+
+/* Runs that a process which no longer exists had claimed: no need to wait for their leases. */
+static bool reap_one_dead(void *ctx, const struct store_run *r)
+{
+	struct orch *o = ctx;
+
+	if (r->claim_owner && !orch_owner_alive(r->claim_owner))
+		dispatch_lost(o, r->id, r->generation);
+	return true;
+}
+
+static void reap_dead_owners(struct orch *o)
+{
+	for (enum store_phase ph = STORE_STARTING; ph <= STORE_RUNNING; ph++) {
+		struct store_run_filter f = { .phase = ph, .limit = 1000 };
+
+		(void)store_run_list(o->store, &f, reap_one_dead, o, NULL);
+	}
+}
+
+int dispatch_start(struct orch *o, struct sbx_error *e)
+{
+	sigset_t all, old;
+	int r;
+
+	reap_dead_owners(o);
+	o->pool = pool_new(o, e);
+	if (!o->pool)
+		return -SBX_E_NO_MEMORY;
+	sigfillset(&all); /* signals are for the door's own threads */
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	r = pthread_create(&o->dispatcher, NULL, dispatcher, o);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (r != 0)
+		return sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start the dispatcher");
+	o->dispatching = true;
+	return 0;
+}
+
+void dispatch_stop(struct orch *o)
+{
+	if (!o->dispatching)
+		return;
+	atomic_store(&o->stop, true);
+	dispatch_wake(o);
+	pthread_join(o->dispatcher, NULL);
+	o->dispatching = false;
+	o->pool = pool_free(o->pool);
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of the orchestrator: configuration, store, what the runtimes can do here, threads. */
+#include "orchestrator/orch_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+
+extern char **environ;
+
+enum { PREFLIGHT_TIMEOUT_MS = 20000, PREFLIGHT_MAX = 256 << 10 };
+
+static struct orch_config *config_free(struct orch_config *c)
+{
+	if (!c)
+		return NULL;
+	config_free(c->older);
+	orch_settings_free(c->settings);
+	orch_preflights_free(c->preflights);
+	free(c);
+	return NULL;
+}
+
+/* ---- where sandbox-runner is ---------------------------------------------------------------- */
+
+static bool executable(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
+static char *find_runner(const char *given, struct sbx_error *e)
+{
+	char self[SBX_PATH_MAX + 1];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	static const char *const beside[] = { "sandbox-runner", "../runtimes/runner/sandbox-runner",
+					      "../libexec/sandboxfs/sandbox-runner",
+					      "../lib/sandboxfs/sandbox-runner" };
+	char *slash, *path = NULL;
+
+	if (given) {
+		path = strdup(given);
+		if (path && executable(path))
+			return path;
+		free(path);
+		sbx_fail(e, SBX_E_INVALID_CONFIG, "no program at '%s' to run sandboxes with",
+			 given);
+		return NULL;
+	}
+	self[n > 0 ? n : 0] = '\0';
+	slash = strrchr(self, '/');
+	if (slash)
+		*slash = '\0';
+	for (size_t i = 0; i < SBX_COUNT(beside); i++) {
+		if (asprintf(&path, "%s/%s", self, beside[i]) < 0)
+			break;
+		if (executable(path))
+			return path;
+		free(path);
+	}
+	sbx_fail(e, SBX_E_INVALID_CONFIG,
+		 "sandbox-runner is not beside this program ('%s') nor in ../libexec/sandboxfs",
+		 self);
+	return NULL;
+}
+
+/* ---- preflight --------------------------------------------------------------------------------
+ */
+
+/* Runs `sandbox-runner --preflight` and collects what it prints, for at most 20 s. */
+static int spawn_preflight(const struct orch *o, int *ret_out, pid_t *ret_pid)
+{
+	posix_spawn_file_actions_t fa;
+	int p[2], r;
+	size_t n = 0;
+	sbx_autofree char **argv = calloc(8 + 2 * o->n_overrides, sizeof(*argv));
+
+	if (!argv || pipe2(p, O_CLOEXEC) < 0)
+		return errno;
+	argv[n++] = o->runner;
+	argv[n++] = (char *)(uintptr_t) "--preflight";
+	argv[n++] = (char *)(uintptr_t) "--state";
+	argv[n++] = o->state_dir;
+	if (o->config_path) {
+		argv[n++] = (char *)(uintptr_t) "--config";
+		argv[n++] = o->config_path;
+	}
+	for (size_t i = 0; i < o->n_overrides; i++) {
+		argv[n++] = (char *)(uintptr_t) "-o";
+		argv[n++] = o->overrides[i];
+	}
+	posix_spawn_file_actions_init(&fa);
+	(void)posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
+	(void)posix_spawn_file_actions_adddup2(&fa, p[1], 1);
+	(void)posix_spawn_file_actions_addclosefrom_np(&fa, 3);
+	r = posix_spawn(ret_pid, o->runner, &fa, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&fa);
+	close(p[1]);
+	if (r != 0)
+		close(p[0]);
+	else
+		*ret_out = p[0];
+	return r;
+}
+
+static void collect(int fd, int64_t until_us, struct sbx_buf *out)
+{
+	struct pollfd pfd = { .fd = fd, .events = POLLIN };
+
+	for (;;) {
+		int64_t left = (until_us - sbx_boot_us()) / 1000;
+		char *room = sbx_buf_reserve(out, 4096);
+		ssize_t n;
+
+		if (!room || left <= 0 || poll(&pfd, 1, (int)left) <= 0)
+			return;
+		n = read(fd, room, 4096);
+		if (n <= 0)
+			return;
+		out->len += (size_t)n;
+		out->data[out->len] = '\0';
+	}
+}
+
+static struct orch_preflights *try_runtimes(const struct orch *o, struct sbx_error *e)
+{
+	sbx_autobuf out = SBX_BUF_INIT(PREFLIGHT_MAX);
+	sbx_autoclose int fd = -1;
+	struct orch_preflights *p = NULL;
+	pid_t pid = -1;
+	int status = 0, r = spawn_preflight(o, &fd, &pid);
+
+	if (r != 0) {
+		sbx_fail_errno(e, SBX_E_RUNTIME_UNAVAILABLE, r, "cannot run '%s'", o->runner);
+		return NULL;
+	}
+	collect(fd, sbx_boot_us() + PREFLIGHT_TIMEOUT_MS * INT64_C(1000), &out);
+	/* It has printed everything or its time is over; what it started dies with it. */
+	(void)kill(pid, SIGKILL);
+	(void)waitpid(pid, &status, 0);
+	/* No answer is an answer: nothing is available, and discovery says so. */
+	if (orch_preflights_parse(out.len ? out.data : "{}", &p, e) < 0 &&
+	    orch_preflights_parse("{}", &p, e) < 0)
+		return NULL;
+	return p;
+}
+
+/* ---- configuration ------------------------------------------------------------------------------
+ */
+
+static struct orch_config *read_config(const struct orch *o, bool preflight, struct sbx_error *e)
+{
+	struct orch_config *c = calloc(1, sizeof(*c));
+
+	if (!c) {
+		sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the configuration");
+		return NULL;
+	}
+	if (orch_settings_load(o->config_path, (const char *const *)o->overrides, o->n_overrides,
+			       &c->settings, e) < 0)
+		return config_free(c);
+	orch_policy_hash(c->settings, c->policy_hash);
+	if (preflight) {
+		c->preflights = try_runtimes(o, e);
+		if (!c->preflights)
+			return config_free(c);
+	}
+	return c;
+}
+
+const struct orch_settings *orch_settings(struct orch *o)
+{
+	return orch_config(o)->settings;
+}
+
+struct store *orch_store(struct orch *o)
+{
+	return o->store;
+}
+
+int orch_reload(struct orch *o, struct sbx_error *e)
+{
+	struct orch_config *c;
+
+	pthread_mutex_lock(&o->reload_lock);
+	c = read_config(o, true, e);
+	if (c) {
+		c->older = orch_config(o);
+		atomic_store(&o->config, c);
+	}
+	pthread_mutex_unlock(&o->reload_lock);
+	if (!c)
+		return -(int)(e && e->code ? e->code : SBX_E_INVALID_CONFIG);
+	dispatch_wake(o);
+	return 0;
+}
+
+/* ---- open and close
+ * -------------------------------------------------------------------------------- */
+
+static char *dup_or_null(const char *s)
+{
+	return s ? strdup(s) : NULL;
+}
+
+static int copy_options(struct orch *o, const struct orch_options *opts, struct sbx_error *e)
+{
+	o->state_dir = dup_or_null(opts->state_dir);
+	o->config_path = dup_or_null(opts->config_path);
+	o->mountpoint = dup_or_null(opts->mountpoint);
+	o->door = opts->door;
+	o->workers = opts->workers;
+	o->overrides = calloc(opts->n_overrides + 1, sizeof(*o->overrides));
+	if (!o->state_dir || !o->overrides)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	for (; o->n_overrides < opts->n_overrides; o->n_overrides++) {
+		o->overrides[o->n_overrides] = strdup(opts->overrides[o->n_overrides]);
+		if (!o->overrides[o->n_overrides])
+			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	}
+	return 0;
+}
+
+int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_error *e)
+{
+	struct orch *o = calloc(1, sizeof(*o));
+	struct orch_config *c;
+	int rc;
+
+	if (!o)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	pthread_mutex_init(&o->reload_lock, NULL);
+	o->opened_us = sbx_now_us();
+	o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = copy_options(o, opts, e);
+	if (rc == 0) {
+		o->runner = find_runner(opts->runner, e);
+		rc = o->runner ? 0 : -SBX_E_INVALID_CONFIG;
+	}
+	if (rc == 0) {
+		const struct store_options so = { 0 };
+
+		rc = store_open(o->state_dir, &so, &o->store, e);
+	}
+	if (rc == 0) {
+		c = read_config(o, true, e);
+		atomic_store(&o->config, c);
+		rc = c ? 0 : -(int)(e && e->code ? e->code : SBX_E_INVALID_CONFIG);
+	}
+	if (rc < 0) {
+		orch_close(o);
+		return rc;
+	}
+	*ret = o;
+	return 0;
+}
+
+int orch_start(struct orch *o, struct sbx_error *e)
+{
+	return dispatch_start(o, e);
+}
+
+struct orch *orch_close(struct orch *o)
+{
+	if (!o)
+		return NULL;
+	dispatch_stop(o);
+	store_close(o->store);
+	config_free(orch_config(o));
+	for (size_t i = 0; i < o->n_overrides; i++)
+		free(o->overrides[i]);
+	free(o->overrides);
+	free(o->state_dir);
+	free(o->config_path);
+	free(o->runner);
+	free(o->mountpoint);
+	sbx_closep(&o->wake_fd);
+	pthread_mutex_destroy(&o->reload_lock);
+	free(o);
+	return NULL;
+}
+
+/* ---- principals
+ * -------------------------------------------------------------------------------------- */
+
+/* Is name an element of the comma separated list? */
+static bool in_list(const char *list, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (const char *p = list; p && *p;) {
+		size_t len;
+
+		p += strspn(p, ", ");
+		len = strcspn(p, ", ");
+		if (len == n && strncmp(p, name, n) == 0)
+			return true;
+		p += len;
+	}
+	return false;
+}
+
+void orch_principal_uid(struct orch *o, uid_t uid, const char *door, struct orch_principal *ret)
+{
+	/* One entry: the same user asks again and again, and getpwuid opens files. A new login
+	 * name for a uid is seen at the next start. */
+	static _Thread_local struct {
+		bool valid;
+		uid_t uid;
+		char user[64];
+	} last;
+	char room[4096];
+	struct passwd pw, *found = NULL;
+
+	if (!last.valid || last.uid != uid) {
+		if (getpwuid_r(uid, &pw, room, sizeof(room), &found) == 0 && found &&
+		    strlen(pw.pw_name) < sizeof(last.user))
+			(void)snprintf(last.user, sizeof(last.user), "%s", pw.pw_name);
+		else
+			(void)snprintf(last.user, sizeof(last.user), "uid:%u", (unsigned)uid);
+		last.uid = uid;
+		last.valid = true;
+	}
+	memcpy(ret->user, last.user, sizeof(ret->user));
+	ret->uid = uid;
+	ret->door = door;
+	ret->admin = uid == 0 || in_list(orch_settings(o)->admins, ret->user);
+}

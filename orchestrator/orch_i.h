@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to orchestrator/, divided by source file. */
+#ifndef SBX_ORCHESTRATOR_ORCH_I_H
+#define SBX_ORCHESTRATOR_ORCH_I_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "mountspec/mountspec.h"
+#include "orchestrator/orchestrator.h"
+#include "orchestrator/phase.h"
+#include "orchestrator/policy.h"
+#include "orchestrator/taxonomy.h"
+
+struct pool;
+
+/* ---- open.c ---- */
+
+/* One reading of the configuration. Old ones are kept until orch_close, so that what other threads
+ * have borrowed stays valid; a reload is a human's act, so the list stays short. */
+struct orch_config {
+	struct orch_settings *settings;     /* owned */
+	struct orch_preflights *preflights; /* owned */
+	char policy_hash[17];
+	struct orch_config *older; /* owned */
+};
+
+struct orch {
+	struct store *store;
+	char *state_dir, *config_path, *runner, *mountpoint; /* owned; NULL where not given */
+	char **overrides;
+	size_t n_overrides;
+	const char *door;
+	int workers; /* -1: setting max_concurrent_runs */
+	int64_t opened_us;
+
+	_Atomic(struct orch_config *) config;
+	pthread_mutex_t reload_lock;
+
+	struct pool *pool;
+	pthread_t dispatcher;
+	bool dispatching;
+	int wake_fd; /* eventfd: something for the dispatcher to look at */
+	atomic_bool stop;
+
+	/* Since this process began; the rest of the metrics comes from the store. */
+	atomic_llong queue_full, queue_expired, refused, replayed;
+};
+
+static inline struct orch_config *orch_config(struct orch *o)
+{
+	return atomic_load(&o->config);
+}
+/* Runs this door may execute at once. */
+int64_t orch_slots(struct orch *o);
+
+/* ---- admit.c ---- */
+
+/* Is there a slot, and is every cap of this run's scopes kept? The caller holds the
+ * transaction in which it will claim. *ret false is not an error. */
+int admit_allowed(struct orch *o, struct store_tx *tx, const struct store_run *r, bool *ret,
+		  struct sbx_error *e);
+/* Claims the next queued run, round-robin over users, for this owner. *ret false: there is none
+ * that may start now. */
+int admit_next(struct orch *o, const char *owner, struct store_run *run, bool *ret,
+	       struct sbx_error *e);
+/* What a spec reserves of the host while it is active: what it asked for explicitly. */
+void admit_reservation(const struct ms_run_spec *spec, int64_t *memory_mb, int64_t *cpu_milli);
+/* QUEUE_FULL with its details, when a limit on waiting runs is reached. */
+int admit_queue_limits(struct orch *o, struct store_tx *tx, const struct store_run *r,
+		       int64_t *ret_queued, struct sbx_error *e);
+
+/* ---- pool.c: runner processes ---- */
+
+struct pool_runner;
+struct pool *pool_new(struct orch *o, struct sbx_error *e);
+struct pool *pool_free(struct pool *p); /* idle runners end; busy ones go on alone */
+/* An idle, prepared runner for the caller alone, or NULL. */
+struct pool_runner *pool_take(struct pool *p);
+const char *pool_owner(const struct pool_runner *r);
+void pool_give_back(struct pool *p, struct pool_runner *r);
+/* Hands it a claimed run. A runner that is gone is found by the dispatcher. */
+void pool_assign(struct pool *p, struct pool_runner *r, const char *id, int64_t generation);
+/* Dispatcher thread only: */
+int pool_epoll_fd(const struct pool *p);
+/* Reads what runners said; returns true when one became idle or a slot may be free. */
+bool pool_events(struct pool *p);
+/* Starts or dismisses runners: enough for `queued` waiting runs, never above the slots. */
+void pool_resize(struct pool *p, int64_t queued);
+
+/* ---- dispatch.c ---- */
+
+int dispatch_start(struct orch *o, struct sbx_error *e);
+void dispatch_stop(struct orch *o);
+void dispatch_wake(struct orch *o);
+/* A runner of ours died with this run. */
+void dispatch_lost(struct orch *o, const char *id, int64_t generation);
+/* Ends the stream of a run that ended without a runner. */
+void dispatch_end_frame(struct orch *o, const char *id, const char *reason);
+
+/* ---- janitor.c ---- */
+
+/* One round of housekeeping, by the door that holds the lock. Returns microseconds until it wants to
+ * be called again. */
+int64_t janitor_round(struct orch *o, bool first);
+
+/* ---- submit.c ---- */
+
+/* Document or script -> spec, by the request's rules. */
+int submit_parse(struct orch *o, const struct orch_request *rq, struct ms_run_spec **ret,
+		 struct sbx_error *e);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/phase.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/id.h"
+#include "base/log.h"
+
+/* Field 22 of /proc/PID/stat, in clock ticks since boot: with the pid it names a process for
+ * ever (proc(5)). 0 when there is no such process. */
+static unsigned long long start_time(long pid)
+{
+	char path[64];
+	sbx_autofree char *text = NULL;
+	unsigned long long start = 0;
+	char *p;
+
+	(void)snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+	if (sbx_read_file(AT_FDCWD, path, 4096, &text, NULL) < 0)
+		return 0;
+	p = strrchr(text, ')'); /* the name may hold spaces and parentheses */
+	if (!p || sscanf(p + 1,
+			 " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
+			 "%*d %*d %*d %llu",
+			 &start) != 1)
+		return 0;
+	return start;
+}
+
+char *orch_owner_new(void)
+{
+	char host[65] = "", *text = NULL;
+	uint32_t random;
+
+	(void)gethostname(host, sizeof(host) - 1);
+	for (char *p = host; *p; p++)
+		if (*p == '/')
+			*p = '_';
+	sbx_random(&random, sizeof(random));
+	if (asprintf(&text, "%s/%s/%d/%llu/%08x", host, sbx_boot_id(), (int)getpid(),
+		     start_time(getpid()), random) < 0)
+		return NULL;
+	return text;
+}
+
+bool orch_owner_alive(const char *owner)
+{
+	char host[65] = "", o_host[65], o_boot[37];
+	unsigned long long start;
+	long pid;
+
+	(void)gethostname(host, sizeof(host) - 1);
+	if (sscanf(owner, "%64[^/]/%36[^/]/%ld/%llu/", o_host, o_boot, &pid, &start) != 4)
+		return true;
+	if (strcmp(o_host, host) != 0)
+		return true; /* another machine: only its lease can tell */
+	if (strcmp(o_boot, sbx_boot_id()) != 0)
+		return false;
+	return start_time(pid) == start;
+}
+
+static int lost(const char *id, struct sbx_error *e)
+{
+	return sbx_fail(e, SBX_E_CLAIM_LOST, "run %s is no longer held by this claim", id);
+}
+
+int orch_phase_running(struct store *s, const char *id, int64_t generation, struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	struct store_transition t = { .id = id,
+				      .from = STORE_MASK(STORE_STARTING),
+				      .generation = generation,
+				      .to = STORE_RUNNING,
+				      .reason = "running",
+				      .started_us = sbx_now_us() };
+	bool done = false;
+	int r = store_begin(s, &tx, e);
+
+	if (r == 0)
+		r = store_tx_run_transition(tx, &t, &done, e);
+	if (r < 0)
+		return r;
+	if (!done)
+		return lost(id, e);
+	return store_commit(sbx_steal(&tx), false, e);
+}
+
+int orch_phase_renew(struct store *s, const char *id, int64_t generation, int64_t lease_us,
+		     struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	int r = store_begin(s, &tx, e);
+
+	if (r == 0)
+		r = store_tx_run_renew(tx, id, generation, sbx_boot_us() + lease_us, e);
+	if (r < 0)
+		return r;
+	return store_commit(sbx_steal(&tx), false, e);
+}
+
+static int audit_end(struct store_tx *tx, const struct store_run *run,
+		     const struct orch_outcome *out, struct sbx_error *e)
+{
+	sbx_autobuf b = SBX_BUF_INIT(16 << 10);
+	int64_t now = sbx_now_us();
+	struct store_audit a = { .at_us = now,
+				 .user = run->user,
+				 .door = run->door,
+				 .action = "run",
+				 .resource = run->id,
+				 .result = store_phase_name(out->phase) };
+
+	sbx_buf_puts(&b, "{\"runtime\":");
+	sbx_buf_json_strz(&b, run->runtime);
+	sbx_buf_puts(&b, ",\"trust_level\":");
+	sbx_buf_json_strz(&b, run->trust_level);
+	sbx_buf_puts(&b, ",\"network_policy\":");
+	sbx_buf_json_strz(&b, run->network_policy);
+	sbx_buf_puts(&b, ",\"policy_hash\":");
+	sbx_buf_json_strz(&b, run->policy_hash);
+	sbx_buf_puts(&b, ",\"status_reason_code\":");
+	sbx_buf_json_strz(&b, out->reason);
+	if (out->has_exit_code)
+		sbx_buf_printf(&b, ",\"exit_code\":%d", out->exit_code);
+	sbx_buf_printf(&b, ",\"duration_ms\":%lld}",
+		       run->started_us ? (long long)(now - run->started_us) / 1000 : 0LL);
+	if (sbx_buf_failed(&b))
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the audit record");
+	a.details = b.data;
+	return store_tx_audit(tx, &a, e);
+}
+
+int orch_phase_end(struct store *s, const struct store_run *run, int64_t generation,
+		   const struct orch_outcome *out, struct store_ticket *ret_ticket,
+		   struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	struct store_transition t = {
+		.id = run->id,
+		.from = STORE_MASK_LIVE,
+		.generation = generation,
+		.to = out->phase,
+		.reason = out->reason,
+		.message = out->message,
+		.usage = out->usage,
+		.image_digest = out->image_digest,
+		.runtime_version = out->runtime_version,
+		.finished_us = sbx_now_us(),
+		.has_exit_code = out->has_exit_code,
+		.exit_code = out->exit_code,
+		.log_bytes = out->log_bytes,
+		.artifact_count = (int64_t)out->n_artifacts,
+	};
+	bool done = false;
+	int r;
+
+	for (size_t i = 0; i < out->n_artifacts; i++)
+		t.artifact_bytes += out->artifacts[i].size;
+	r = store_begin(s, &tx, e);
+	if (r == 0)
+		r = store_tx_run_transition(tx, &t, &done, e);
+	if (r == 0 && !done)
+		r = lost(run->id, e);
+	if (r == 0 && out->n_artifacts)
+		r = store_tx_artifacts_add(tx, run->id, run->user, out->artifacts, out->n_artifacts,
+					   e);
+	if (r == 0)
+		r = audit_end(tx, run, out, e);
+	if (r < 0)
+		return r;
+	return store_commit_early(sbx_steal(&tx), ret_ticket, e);
+}

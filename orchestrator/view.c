@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one run says of itself. Both doors show these bytes. */
+#include "orchestrator/orch_i.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+struct member {
+	const char *name;
+	const char *value;
+};
+
+static void text_members(struct sbx_buf *out, const struct member *m, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		sbx_buf_printf(out, ",\"%s\":", m[i].name);
+		sbx_buf_json_strz(out, m[i].value);
+	}
+}
+
+static void time_member(struct sbx_buf *out, const char *name, int64_t us)
+{
+	char text[SBX_TIME_TEXT];
+
+	if (us)
+		sbx_buf_printf(out, ",\"%s\":\"%s\"", name, sbx_time_format(us, text));
+	else
+		sbx_buf_printf(out, ",\"%s\":null", name);
+}
+
+static const struct orch_reason *reason_of(const struct store_run *r)
+{
+	return orch_reason_find(r->reason
+					? r->reason
+					: orch_reason_derive(r->phase, r->message, r->has_exit_code,
+							     r->exit_code, r->usage));
+}
+
+void orch_view_status(struct orch *o, const struct store_run *r, const char *log_stream_url,
+		      struct sbx_buf *out)
+{
+	const struct orch_reason *why = reason_of(r);
+	const struct member head[] = {
+		{ "spec_version", r->spec_version },	   { "runtime", r->runtime },
+		{ "runtime_version", r->runtime_version }, { "base_image", r->base_image },
+		{ "image_digest", r->image_digest },	   { "policy_hash", r->policy_hash },
+		{ "phase", store_phase_name(r->phase) },   { "status_reason_code", why->code },
+	};
+	const struct member tail[] = {
+		{ "log_stream_url", log_stream_url },
+		{ "session_id", r->session_id },
+		{ "persona_id", r->persona_id },
+		{ "workspace_id", r->workspace_id },
+		{ "workspace_group_id", r->workspace_group_id },
+		{ "scope_snapshot_id", r->scope_snapshot_id },
+		{ "trust_level", r->trust_level },
+		{ "network_policy", r->network_policy },
+		{ "user", r->user },
+		{ "name", r->name },
+	};
+
+	(void)o;
+	sbx_buf_puts(out, "{\"id\":");
+	sbx_buf_json_strz(out, r->id);
+	text_members(out, head, SBX_COUNT(head));
+	sbx_buf_puts(out, ",\"status_reason_details\":");
+	orch_reason_json(why, out);
+	if (r->has_exit_code)
+		sbx_buf_printf(out, ",\"exit_code\":%d", r->exit_code);
+	else
+		sbx_buf_puts(out, ",\"exit_code\":null");
+	time_member(out, "created_at", r->created_us);
+	time_member(out, "started_at", r->phase == STORE_QUEUED ? 0 : r->started_us);
+	time_member(out, "finished_at", r->finished_us);
+	text_members(out, &(struct member){ "message", r->message }, 1);
+	sbx_buf_printf(out, ",\"resource_usage\":%s", r->usage ? r->usage : "{}");
+	time_member(out, "estimated_start_time",
+		    r->phase == STORE_QUEUED ? r->estimated_start_us : 0);
+	text_members(out, tail, SBX_COUNT(tail));
+	sbx_buf_printf(out, ",\"labels\":%s,\"interactive\":%s,\"claim_generation\":%lld}\n",
+		       r->labels ? r->labels : "{}", r->interactive ? "true" : "false",
+		       (long long)r->generation);
+}
+
+static void why_queued(struct orch *o, const struct store_run *r, struct sbx_buf *out)
+{
+	int64_t ahead = 0, queued = 0, active = 0;
+
+	if (orch_slots(o) == 0) {
+		sbx_buf_puts(out, "waiting: this door does not execute runs, another one must\n");
+		return;
+	}
+	(void)store_queue_position(o->store, r->user, r->row, &ahead, NULL);
+	(void)store_counts(o->store, &queued, &active, NULL);
+	sbx_buf_printf(out,
+		       "waiting: %lld of your runs are ahead of it, %lld wait in all and %lld of "
+		       "%lld slots are taken\n",
+		       (long long)ahead, (long long)queued, (long long)active,
+		       (long long)orch_settings(o)->max_concurrent_runs);
+}
+
+void orch_view_why(struct orch *o, const struct store_run *r, struct sbx_buf *out)
+{
+	const struct orch_reason *why = reason_of(r);
+	bool told = r->message && strcmp(r->message, why->code) != 0;
+
+	if (r->phase == STORE_QUEUED) {
+		why_queued(o, r, out);
+		return;
+	}
+	sbx_buf_printf(out, "%s: %s", store_phase_name(r->phase), why->doc);
+	if (told)
+		sbx_buf_printf(out, " (%s)", r->message);
+	else if (r->has_exit_code && r->exit_code != 0)
+		sbx_buf_printf(out, " (exit code %d)", r->exit_code);
+	sbx_buf_puts(out, "\n");
+}
+
+int orch_view_spec(struct orch *o, const struct store_run *r, struct sbx_buf *out,
+		   struct sbx_error *e)
+{
+	sbx_autofree char *text = NULL;
+	int rc = store_run_spec(o->store, r->id, &text, e);
+
+	if (rc < 0)
+		return rc;
+	sbx_buf_puts(out, text);
+	sbx_buf_puts(out, "\n");
+	return sbx_buf_failed(out) ? sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the spec") : 0;
+}

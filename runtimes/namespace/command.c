@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Process 2: the command before it is one. It gives up everything first and learns afterwards what
+ * it will execute, so that when a run arrives only the exec is left to do.
+ */
+#include "runtimes/namespace/ns_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/openat2.h>
+#include <linux/seccomp.h>
+#include <linux/securebits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/auto.h"
+#include "base/fs.h"
+
+#define FIXED_SECUREBITS                                                                           \
+	(SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |                           \
+	 SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |   \
+	 SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED)
+
+static const char default_path[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/* Limits that are the same for every command; RLIM_INFINITY where there is another limit. */
+static const struct {
+	int resource;
+	rlim_t soft, hard;
+} fixed_limits[] = {
+	{ RLIMIT_CORE, 0, 0 },
+	{ RLIMIT_CPU, RLIM_INFINITY, RLIM_INFINITY },
+	{ RLIMIT_FSIZE, RLIM_INFINITY, RLIM_INFINITY },
+	{ RLIMIT_STACK, 8 << 20, RLIM_INFINITY },
+	{ RLIMIT_MEMLOCK, 1 << 20, 1 << 20 },
+	{ RLIMIT_MSGQUEUE, 256 << 10, 256 << 10 },
+	{ RLIMIT_SIGPENDING, 4096, 4096 },
+	{ RLIMIT_NICE, 0, 0 },
+	{ RLIMIT_RTPRIO, 0, 0 },
+};
+
+/* What is above the service's own limits cannot be had; less than asked for is still a limit. */
+static int set_limit(int resource, rlim_t soft, rlim_t hard)
+{
+	struct rlimit old, new = { .rlim_cur = soft, .rlim_max = hard };
+
+	if (getrlimit((__rlimit_resource_t)resource, &old) < 0)
+		return -1;
+	if (new.rlim_max > old.rlim_max)
+		new.rlim_max = old.rlim_max;
+	if (new.rlim_cur > new.rlim_max)
+		new.rlim_cur = new.rlim_max;
+	return setrlimit((__rlimit_resource_t)resource, &new);
+}
+
+/* ---- giving up ----------------------------------------------------------------------------- */
+
+static int drop_capabilities(struct ns_reply *r)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { 0 };
+
+	if (prctl(PR_SET_SECUREBITS, FIXED_SECUREBITS, 0, 0, 0) < 0)
+		return ns_fail(r, NS_STAGE_USER, errno, "cannot lock the secure bits");
+	/* The kernel says which capability is the first that it does not know. */
+	for (unsigned long cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
+		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
+			return ns_fail(r, NS_STAGE_USER, errno, "cannot drop a capability");
+	(void)prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+	if (syscall(SYS_capset, &head, none) < 0)
+		return ns_fail(r, NS_STAGE_USER, errno, "cannot drop the capabilities");
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot set no_new_privs");
+	return 0;
+}
+
+static int take_stdio(const struct ns_config *c, struct ns_reply *r)
+{
+	if (dup2(c->in, 0) < 0 || dup2(c->out, 1) < 0 || dup2(c->err, 2) < 0)
+		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot set up the standard streams");
+	return 0;
+}
+
+static int give_up(const struct ns_config *c, struct ns_reply *r)
+{
+	struct sock_fprog program = { .len = (unsigned short)c->n_filter };
+
+	/* setsid: no terminal of the service's can be the command's. The score makes the kernel
+	 * choose the command, not process 1, when memory is short. */
+	if (setsid() < 0)
+		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot make a session");
+	(void)sbx_write_file(AT_FDCWD, "/proc/self/oom_score_adj", "500");
+	(void)umask(022);
+	for (size_t i = 0; i < SBX_COUNT(fixed_limits); i++)
+		if (set_limit(fixed_limits[i].resource, fixed_limits[i].soft,
+			      fixed_limits[i].hard) < 0)
+			return ns_fail(r, NS_STAGE_OTHER, errno, "cannot set resource limit %d",
+				       fixed_limits[i].resource);
+	if (drop_capabilities(r) < 0)
+		return -1;
+	memcpy(&program.filter, &c->filter, sizeof(program.filter)); /* it is not written to */
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0)
+		return ns_fail(r, NS_STAGE_SECCOMP, errno, "cannot install the system call filter");
+	return 0;
+}
+
+/* ---- executing ----------------------------------------------------------------------------- */
+
+struct request {
+	struct ns_exec head;
+	char *cwd;
+	char **argv, **envp; /* NULL-terminated */
+};
+
+/* Points the vector's elements at consecutive strings; the end of the last one. */
+static char *split(char *p, char **vector, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		vector[i] = p;
+		p += strlen(p) + 1;
+	}
+	vector[n] = NULL;
+	return p;
+}
+
+/* Exits when there is no runner any more: then nobody wants an answer either. */
+static void take_request(int sock, struct request *q)
+{
+	char *text;
+
+	if (ns_recv(sock, &q->head, sizeof(q->head), NULL) < 0)
+		_exit(1);
+	text = malloc((size_t)q->head.size + 1);
+	q->argv = calloc((size_t)q->head.argc + 1, sizeof(*q->argv));
+	q->envp = calloc((size_t)q->head.envc + 1, sizeof(*q->envp));
+	if (!text || !q->argv || !q->envp || ns_recv(sock, text, q->head.size, NULL) < 0)
+		_exit(1);
+	text[q->head.size] = '\0';
+	q->cwd = text;
+	split(split(text + strlen(text) + 1, q->argv, q->head.argc), q->envp, q->head.envc);
+}
+
+static int go_to(const char *cwd)
+{
+	struct open_how how = {
+		.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+		.resolve = RESOLVE_NO_MAGICLINKS,
+	};
+	int fd = (int)syscall(SYS_openat2, AT_FDCWD, cwd, &how, sizeof(how));
+
+	return fd < 0 ? -1 : fchdir(fd);
+}
+
+static int apply(const struct ns_exec *x, int ruleset, struct ns_reply *r)
+{
+	if (x->nofile && set_limit(RLIMIT_NOFILE, x->nofile, x->nofile) < 0)
+		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot limit open files");
+	if (x->nproc && set_limit(RLIMIT_NPROC, x->nproc, x->nproc) < 0)
+		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot limit processes");
+	if (x->data && set_limit(RLIMIT_DATA, x->data, x->data) < 0)
+		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot limit memory");
+	if (ruleset >= 0 && ns_landlock_enter(ruleset) < 0)
+		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot enter the Landlock rules");
+	return 0;
+}
+
+static const char *path_of(char *const *envp)
+{
+	for (; *envp; envp++)
+		if (strncmp(*envp, "PATH=", 5) == 0)
+			return *envp + 5;
+	return default_path;
+}
+
+/* Executes argv[0], searched for in the command's own PATH. Returns an errno: of the first file
+ * that was there and could not be executed, else of the search. */
+static int execute(char *const *argv, char *const *envp)
+{
+	const char *path = path_of(envp);
+	size_t name = strlen(argv[0]);
+	int denied = 0;
+
+	if (!name || strchr(argv[0], '/')) {
+		(void)execve(argv[0], argv, envp);
+		return errno;
+	}
+	for (;;) {
+		size_t n = strcspn(path, ":");
+		char file[SBX_PATH_MAX + 1];
+
+		if (n + 1 + name < sizeof(file)) {
+			memcpy(file, path, n);
+			file[n] = '/';
+			/* An empty part is the working directory. */
+			memcpy(file + n + (n > 0), argv[0], name + 1);
+			(void)execve(file, argv, envp);
+			if (errno != ENOENT && errno != ENOTDIR && errno != EACCES)
+				return errno;
+			if (errno == EACCES && access(file, F_OK) == 0)
+				denied = EACCES;
+		}
+		if (!path[n])
+			return denied ? denied : ENOENT;
+		path += n + 1;
+	}
+}
+
+static _Noreturn void fail_to_runner(int sock, struct ns_reply *r, int status)
+{
+	struct iovec iov = { .iov_base = r, .iov_len = sizeof(*r) };
+
+	(void)ns_send(sock, &iov, 1, -1);
+	_exit(status);
+}
+
+_Noreturn void ns_command_main(const struct ns_config *c, int ruleset)
+{
+	int keep[] = { c->command_sock, ruleset };
+	struct ns_reply r = { 0 };
+	struct request q = { 0 };
+	struct iovec iov = { .iov_base = &r, .iov_len = sizeof(r) };
+	sigset_t none;
+	char go;
+	int null;
+
+	(void)sigemptyset(&none);
+	if (take_stdio(c, &r) < 0)
+		fail_to_runner(c->command_sock, &r, 126);
+	ns_close_others(keep, SBX_COUNT(keep));
+	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (null < 0 || give_up(c, &r) < 0) {
+		if (null < 0)
+			ns_fail(&r, NS_STAGE_MOUNT, errno, "cannot open /dev/null");
+		fail_to_runner(c->command_sock, &r, 126);
+	}
+	if (ns_send(c->command_sock, &iov, 1, -1) < 0)
+		_exit(1);
+	take_request(c->command_sock, &q);
+	if ((!q.head.stdin_open && dup2(null, 0) < 0) || apply(&q.head, ruleset, &r) < 0)
+		fail_to_runner(c->command_sock, &r, 126);
+	if (go_to(q.cwd) < 0) {
+		ns_fail(&r, NS_STAGE_FILES, errno, "cannot enter the cwd");
+		fail_to_runner(c->command_sock, &r, 126);
+	}
+	(void)sigprocmask(SIG_SETMASK, &none, NULL);
+	if (ns_recv(c->command_sock, &go, 1, NULL) < 0)
+		_exit(1);
+	ns_fail(&r, NS_STAGE_OTHER, execute(q.argv, q.envp), "cannot execute");
+	fail_to_runner(c->command_sock, &r, r.err == ENOENT || r.err == ENOTDIR ? 127 : 126);
+}

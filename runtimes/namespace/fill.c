@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Process 1: what a plan wants in the workspace. The workspace of a session was written by earlier
+ * commands: no link in it is followed, and nothing in it is opened that could block.
+ */
+#include "runtimes/namespace/ns_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "base/auto.h"
+#include "base/fs.h"
+
+enum {
+	COPY_SIZE = 64 << 10,
+	TMP_INODES_MIN = 1024,
+	TMP_BYTES_PER_INODE = 4096,
+};
+
+static int resize_areas(const struct ns_fill *f, struct ns_root *root, struct ns_reply *r)
+{
+	int64_t tmp_inodes = f->tmp_bytes / TMP_BYTES_PER_INODE;
+	struct ns_tmpfs sizes[NS_AREA__COUNT];
+
+	if (tmp_inodes < TMP_INODES_MIN)
+		tmp_inodes = TMP_INODES_MIN;
+	for (int a = 0; a < NS_AREA__COUNT; a++) {
+		bool workspace = a == NS_AREA_WORKSPACE;
+
+		sizes[a].bytes = workspace ? f->workspace_bytes : f->tmp_bytes;
+		sizes[a].inodes = (workspace ? f->workspace_inodes : tmp_inodes) + 1; /* its root */
+		/* 0 would mean no limit. */
+		if (sizes[a].bytes < 1)
+			sizes[a].bytes = 1;
+		if (sizes[a].inodes < 2)
+			sizes[a].inodes = 2;
+		if (root->area_ctx[a] >= 0 && ns_tmpfs_resize(root->area_ctx[a], &sizes[a], r) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* The session's directory takes the place of the tmpfs. */
+static int take_tree(int tree, struct ns_root *root, struct ns_reply *r)
+{
+	int fd;
+
+	if (ns_attach(tree, "workspace", r) < 0)
+		return -1;
+	fd = open("/workspace", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot open /workspace");
+	sbx_closep(&root->workspace);
+	root->workspace = fd;
+	return root->ruleset < 0 ? 0 : ns_landlock_allow(root->ruleset, fd, r);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* A new file in the place of whatever had the name. */
+static int replace(int workspace, const char *path, struct ns_reply *r)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char parent[SBX_PATH_MAX + 1] = ".";
+	sbx_autoclose int dir = -1;
+	int fd, rc = sbx_mkdirs_beneath(workspace, path, 0755);
+
+	if (rc < 0)
+		return ns_fail(r, NS_STAGE_FILES, -rc, "cannot make the directories of '%.180s'",
+			       path);
+	if (slash)
+		(void)snprintf(parent, sizeof(parent), "%.*s", (int)(slash - path), path);
+	dir = sbx_open_beneath(workspace, parent, O_PATH | O_DIRECTORY, 0);
+	if (dir < 0)
+		return ns_fail(r, NS_STAGE_FILES, -dir, "cannot open the directory of '%.180s'",
+			       path);
+	fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0 && errno == EEXIST && unlinkat(dir, name, 0) == 0)
+		fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return ns_fail(r, NS_STAGE_FILES, errno, "cannot write the file '%.180s'", path);
+	return fd;
+}
+
+/* Reads size bytes from the socket into fd, or to nowhere when fd is -1: after a failure the rest
+ * must still be read, because the runner reads no answer before it has sent everything. Returns 0
+ * or an errno of writing; *ret_lost is set when the socket itself failed. */
+static int copy_in(int sock, int fd, uint64_t size, bool *ret_lost)
+{
+	static char buf[COPY_SIZE];
+	int err = 0;
+
+	while (size) {
+		size_t n = size < sizeof(buf) ? (size_t)size : sizeof(buf);
+
+		if (ns_recv(sock, buf, n, NULL) < 0) {
+			*ret_lost = true;
+			return EPIPE;
+		}
+		if (fd >= 0 && !err)
+			err = -sbx_write_all(fd, buf, n);
+		size -= n;
+	}
+	return err;
+}
+
+static int take_file(int sock, int workspace, bool failed, struct ns_reply *r)
+{
+	char path[SBX_PATH_MAX + 1];
+	sbx_autoclose int fd = -1;
+	bool lost = false;
+	struct ns_file f;
+	int err;
+
+	if (ns_recv(sock, &f, sizeof(f), NULL) < 0 || f.path_size > sizeof(path) ||
+	    f.path_size == 0 || ns_recv(sock, path, f.path_size, NULL) < 0)
+		_exit(1); /* no runner, no sandbox */
+	path[f.path_size - 1] = '\0';
+	if (!failed)
+		fd = replace(workspace, path, r);
+	err = copy_in(sock, fd, f.size, &lost);
+	if (lost)
+		_exit(1);
+	if (failed || fd < 0)
+		return -1;
+	if (!err && fchmod(fd, f.mode & 0777) < 0)
+		err = errno;
+	/* Some file systems tell only at the end that there was no room. */
+	if (close(sbx_steal_fd(&fd)) < 0 && !err)
+		err = errno;
+	return err ? ns_fail(r, NS_STAGE_FILES, err, "cannot write the file '%.180s'", path) : 0;
+}
+
+/* ---- cwd ------------------------------------------------------------------------------------- */
+
+static int make_cwd(int workspace, const char *cwd, struct ns_reply *r)
+{
+	static const char below[] = "/workspace/";
+	struct open_how how = {
+		.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+		.resolve = RESOLVE_NO_MAGICLINKS,
+	};
+	sbx_autoclose int fd = (int)syscall(SYS_openat2, AT_FDCWD, cwd, &how, sizeof(how));
+	char path[SBX_PATH_MAX + 1];
+	size_t n;
+	int rc;
+
+	if (fd >= 0)
+		return 0;
+	if (errno != ENOENT || strncmp(cwd, below, strlen(below)) != 0)
+		return ns_fail(r, NS_STAGE_FILES, errno, "cannot use '%.180s' as cwd", cwd);
+	n = (size_t)snprintf(path, sizeof(path), "%s", cwd + strlen(below));
+	while (n && path[n - 1] == '/')
+		path[--n] = '\0';
+	if (sbx_path_problem(path, n))
+		return ns_fail(r, NS_STAGE_FILES, EINVAL, "the cwd '%.180s' %s", cwd,
+			       sbx_path_problem(path, n));
+	rc = sbx_mkdirs_beneath(workspace, path, 0755);
+	if (rc < 0 || (mkdirat(workspace, path, 0755) < 0 && errno != EEXIST))
+		return ns_fail(r, NS_STAGE_FILES, rc < 0 ? -rc : errno,
+			       "cannot make the cwd '%.180s'", cwd);
+	return 0;
+}
+
+int ns_fill_workspace(int sock, int tree, struct ns_root *root, struct ns_reply *r)
+{
+	char cwd[SBX_PATH_MAX + 1];
+	struct ns_fill f;
+	int rc;
+
+	if (ns_recv(sock, &f, sizeof(f), NULL) < 0 || f.cwd_size == 0 || f.cwd_size > sizeof(cwd) ||
+	    ns_recv(sock, cwd, f.cwd_size, NULL) < 0)
+		_exit(1);
+	cwd[f.cwd_size - 1] = '\0';
+	rc = resize_areas(&f, root, r);
+	if (rc == 0 && f.has_tree)
+		rc = tree < 0 ? ns_fail(r, NS_STAGE_MOUNT, EBADF, "the workspace did not arrive")
+			      : take_tree(tree, root, r);
+	for (uint32_t i = 0; i < f.n_files; i++) {
+		bool failed = rc < 0;
+
+		if (take_file(sock, root->workspace, failed, r) < 0)
+			rc = -1;
+	}
+	return rc < 0 ? rc : make_cwd(root->workspace, cwd, r);
+}

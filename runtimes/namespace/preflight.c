@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runner: does it work here? Makes a sandbox and runs a program in it. */
+#include "runtimes/namespace/ns_i.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/auto.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "runtimes/cgroup.h"
+
+enum { PREFLIGHT_SECONDS = 5, HOST_JSON_MAX = 4096 };
+
+static const char *const reasons[NS_STAGE__COUNT] = {
+	[NS_STAGE_OTHER] = "namespace_unavailable",
+	[NS_STAGE_USER] = "user_namespaces_unavailable",
+	[NS_STAGE_MOUNT] = "mount_namespaces_unavailable",
+	[NS_STAGE_CGROUP] = "cgroup_unavailable",
+	[NS_STAGE_SECCOMP] = "seccomp_unavailable",
+	[NS_STAGE_IMAGE] = "namespace_unavailable",
+	[NS_STAGE_FILES] = "namespace_unavailable",
+};
+
+static void add(struct rt_preflight *out, enum ns_stage stage)
+{
+	out->reasons[out->n_reasons++] = reasons[stage];
+}
+
+/* Waits for the end of the program within the limit. */
+static bool ends_well(struct rt_sandbox *sb, int exit_fd)
+{
+	int64_t until = sbx_boot_us() + PREFLIGHT_SECONDS * SBX_SECOND_US, left;
+	struct pollfd p = { .fd = exit_fd, .events = POLLIN };
+	struct rt_exit x;
+
+	while ((left = until - sbx_boot_us()) > 0) {
+		if (poll(&p, 1, (int)(left / 1000) + 1) > 0 && rt_namespace.reap(sb, &x))
+			return x.exec_errno == 0 && WIFEXITED(x.status) &&
+			       WEXITSTATUS(x.status) == 0;
+	}
+	return false;
+}
+
+/* Any program that does nothing will do; a host need not have the first. */
+static bool run_once(struct ns_sandbox *ns)
+{
+	struct rt_sandbox *sb = (struct rt_sandbox *)ns;
+	char shell[] = "/bin/sh", option[] = "-c", script[] = ":", path[] = "PATH=/usr/bin:/bin";
+	char *argv[] = { shell, option, script, NULL };
+	char *envp[] = { path, NULL };
+	struct rt_plan plan = {
+		.run_id = "preflight",
+		.argv = argv,
+		.envp = envp,
+		.cwd = "/workspace",
+		.limits = { .memory_bytes = 64 << 20,
+			    .pids = 16,
+			    .nofile = 64,
+			    .workspace_bytes = 1 << 20,
+			    .workspace_inodes = 64,
+			    .tmp_bytes = 1 << 20,
+			    .cpu = 1 },
+		.network = RT_NET_DENY_ALL,
+		.workspace_fd = -1,
+	};
+	struct rt_fds fds = { -1, -1, -1, -1, -1 };
+	bool good = false;
+
+	if (rt_namespace.prepare(sb, &plan, NULL) == 0 && rt_namespace.start(sb, &fds, NULL) == 0)
+		good = ends_well(sb, fds.exit);
+	sbx_closep(&fds.out);
+	sbx_closep(&fds.err);
+	sbx_closep(&fds.in);
+	sbx_closep(&fds.exit);
+	sbx_closep(&fds.workspace);
+	return good;
+}
+
+static char *host_json(const struct cg *groups, bool users, bool filter)
+{
+	sbx_autobuf b = SBX_BUF_INIT(HOST_JSON_MAX);
+	bool tree = cg_has(groups, CG_MEMORY) && cg_has(groups, CG_PIDS);
+	struct utsname u;
+
+	sbx_buf_printf(&b,
+		       "{\"uid\":%u,\"cgroup\":\"%s\",\"limits\":\"%s\",\"landlock_abi\":%d,"
+		       "\"seccomp\":%s,\"user_namespaces\":%s,\"kernel\":",
+		       (unsigned)geteuid(), cg_name(groups), tree ? "cgroup" : "rlimit",
+		       ns_landlock_abi(), filter ? "true" : "false", users ? "true" : "false");
+	sbx_buf_json_strz(&b, uname(&u) == 0 ? u.release : NULL);
+	sbx_buf_puts(&b, "}");
+	return sbx_buf_steal(&b);
+}
+
+void ns_preflight(const struct rt_host *host, struct rt_preflight *out)
+{
+	struct ns_sandbox *sb = NULL;
+	struct cg *groups = ns_groups(host, NULL);
+	enum ns_stage stage = NS_STAGE_OTHER;
+	bool works;
+
+	memset(out, 0, sizeof(*out));
+	works = ns_create(host, &sb, &stage, NULL) == 0;
+	if (works && !run_once(sb)) {
+		works = false;
+		stage = NS_STAGE_OTHER;
+	}
+	rt_namespace.destroy((struct rt_sandbox *)sb);
+	if (!works)
+		add(out, stage);
+	out->deny_all_ready = out->trusted = out->standard = works;
+	/* What nobody trusts needs limits for the tree, and a user of its own or at least one that
+	 * is not the host's root. */
+	out->untrusted = works && cg_has(groups, CG_MEMORY) && cg_has(groups, CG_PIDS) &&
+			 (ns_is_root() || geteuid() != 0);
+	out->host_json = host_json(groups, works || stage != NS_STAGE_USER,
+				   works || stage != NS_STAGE_SECCOMP);
+}

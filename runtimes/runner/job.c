@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One run, from its claim to its recorded end. The order of the steps is the promise:
+ *
+ *   start frame in the log     from here on the command may have executed, so nobody executes it again
+ *   driver->start              it executes
+ *   phase running
+ *   exit, pipes drained        everything that was printed is in the log
+ *   artifacts copied, synced
+ *   phase terminal             in one transaction with artifacts, usage and audit
+ *   end frame in the log       followers end
+ *   store_settle               durable, and announced
+ */
+#include "runtimes/runner/runner_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
+#include <sys/statvfs.h>
+#include <sys/timerfd.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/crash.h"
+
+enum { READ_CHUNK = 64 << 10, READS_A_TURN = 16 };
+
+struct job {
+	struct runner *r;
+	struct store_run run;	  /* owned */
+	struct ms_run_spec *spec; /* owned */
+	struct plan_store plan;	  /* owned */
+	int64_t generation;
+	int dir; /* run directory, owned */
+	int watch; /* inotify watch of dir */
+	struct log_writer *log; /* owned */
+	struct rt_fds fds;	/* owned; in is moved to the feeder */
+	struct feeder feeder;
+	struct ending end;
+	int64_t claimed_us, started_us; /* boot clock */
+	int64_t deadline_us;  /* of the execution */
+	int64_t kill_us;      /* when TERM has had its grace; INT64_MAX: no TERM was sent */
+	int64_t renew_us;     /* next renewal of the lease */
+	int64_t ctl_off;      /* bytes of the ctl file already obeyed */
+	bool executing, exited, reaped, lost_claim, wants_out;
+	bool log_broken; /* the log cannot be written any more; output is dropped */
+};
+
+static void job_clear(struct job *j)
+{
+	store_run_clear(&j->run);
+	ms_run_free(j->spec);
+	plan_clear(&j->plan);
+	log_writer_close(j->log);
+	feeder_close(&j->feeder);
+	sbx_closep(&j->fds.out);
+	sbx_closep(&j->fds.err);
+	sbx_closep(&j->fds.in);
+	sbx_closep(&j->fds.exit);
+	sbx_closep(&j->fds.workspace);
+	if (j->watch >= 0)
+		(void)inotify_rm_watch(j->r->bell, j->watch);
+	sbx_closep(&j->dir);
+}
+
+/* ---- output -------------------------------------------------------------------------------------- */
+
+static void log_failed(struct job *j, const struct sbx_error *e)
+{
+	if (!j->log_broken)
+		sbx_log(SBX_LOG_ERROR, "cannot write the log run=%s error=\"%s\"", j->run.id,
+			e->message);
+	j->log_broken = true;
+	j->end.log_full_disk = true;
+}
+
+/* Takes what the pipe holds, at most a few chunks, so that neither stream starves the other nor
+ * the timers. Returns false at end of file. */
+static bool drain_stream(struct job *j, int fd, enum log_type stream, bool all)
+{
+	static char buf[READ_CHUNK];
+
+	for (int turn = 0; all || turn < READS_A_TURN; turn++) {
+		sbx_autoerror e = SBX_ERROR_INIT;
+		ssize_t n = read(fd, buf, sizeof(buf));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return true; /* EAGAIN: no more for now */
+		if (n == 0)
+			return false;
+		if (!j->log_broken && log_writer_put(j->log, stream, buf, (size_t)n, &e) < 0)
+			log_failed(j, &e);
+		if ((size_t)n < sizeof(buf) && !all)
+			return true;
+	}
+	return true;
+}
+
+static void stream_event(struct job *j, int *fd, enum log_type stream)
+{
+	if (*fd >= 0 && !drain_stream(j, *fd, stream, false))
+		sbx_closep(fd); /* epoll forgets it */
+}
+
+/* ---- stopping --------------------------------------------------------------------------------------- */
+
+static void kill_all(struct job *j)
+{
+	j->kill_us = INT64_MAX;
+	(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_ALL, SIGKILL);
+}
+
+/* TERM now, KILL after the grace. */
+static void stop(struct job *j, bool at_once)
+{
+	int64_t grace = j->r->settings->cancel_grace_seconds * SBX_SECOND_US;
+
+	j->deadline_us = INT64_MAX;
+	if (at_once || grace <= 0) {
+		kill_all(j);
+		return;
+	}
+	if (j->kill_us != INT64_MAX)
+		return;
+	j->kill_us = sbx_boot_us() + grace;
+	(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_ALL, SIGTERM);
+	/* A stopped process cannot die of TERM. */
+	(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_ALL, SIGCONT);
+}
+
+static void timers(struct job *j)
+{
+	int64_t now = sbx_boot_us();
+
+	if (now >= j->kill_us)
+		kill_all(j);
+	if (now >= j->deadline_us) {
+		j->end.timed_out = !j->end.cancelled;
+		stop(j, false);
+	}
+	if (now >= j->renew_us) {
+		int64_t lease = j->r->settings->run_claim_lease_sec * SBX_SECOND_US;
+		sbx_autoerror e = SBX_ERROR_INIT;
+		int rc = orch_phase_renew(j->r->store, j->run.id, j->generation, lease, &e);
+
+		j->renew_us = now + lease / 3;
+		if (rc == -SBX_E_CLAIM_LOST) {
+			sbx_log(SBX_LOG_WARNING, "claim lost, killing the sandbox run=%s",
+				j->run.id);
+			j->lost_claim = true;
+			kill_all(j);
+		} else if (rc < 0) {
+			/* Tried again soon: the lease still has two thirds. */
+			j->renew_us = now + SBX_SECOND_US;
+			sbx_log(SBX_LOG_WARNING, "cannot renew the lease run=%s error=\"%s\"",
+				j->run.id, e.message);
+		}
+	}
+}
+
+/* ---- the doorbell: cancel, signals, end of input ------------------------------------------------------ */
+
+static void obey(struct job *j, const char *line)
+{
+	int sig;
+
+	if (strcmp(line, "eof") == 0)
+		j->feeder.eof = true;
+	else if (sscanf(line, "signal %d", &sig) == 1 && j->executing)
+		(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_COMMAND, sig);
+}
+
+static void read_ctl(struct job *j)
+{
+	sbx_autoclose int fd = sbx_open_beneath(j->dir, "ctl", O_RDONLY, 0);
+	char buf[4096], *line, *end;
+	ssize_t n;
+
+	if (fd < 0)
+		return;
+	while ((n = pread(fd, buf, sizeof(buf) - 1, j->ctl_off)) > 0) {
+		buf[n] = '\0';
+		for (line = buf; (end = strchr(line, '\n')); line = end + 1) {
+			*end = '\0';
+			obey(j, line);
+			j->ctl_off += end + 1 - line;
+		}
+		if (line == buf)
+			break; /* half a line: its writer will ring again */
+	}
+}
+
+static void read_cancel(struct job *j)
+{
+	store_autorun now = { 0 };
+
+	if (store_run_get(j->r->store, j->run.id, &now, NULL) < 0)
+		return;
+	if (now.generation != j->generation || store_phase_terminal(now.phase)) {
+		j->lost_claim = true;
+		kill_all(j);
+		return;
+	}
+	if (now.cancel > j->end.how) {
+		j->end.how = now.cancel;
+		j->end.cancelled = true;
+		if (j->executing)
+			stop(j, now.cancel == STORE_CANCEL_KILL);
+	}
+}
+
+static void bell_event(struct job *j)
+{
+	char buf[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
+
+	while (read(j->r->bell, buf, sizeof(buf)) > 0)
+		;
+	read_ctl(j);
+	read_cancel(j);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------------------- */
+
+enum source { SRC_OUT = 1, SRC_ERR, SRC_IN, SRC_EXIT, SRC_TIMER, SRC_BELL };
+
+static void watch_fd(struct job *j, int fd, uint32_t events, enum source src)
+{
+	struct epoll_event ev = { .events = events, .data.u32 = src };
+
+	if (fd >= 0 && epoll_ctl(j->r->epoll, EPOLL_CTL_ADD, fd, &ev) < 0 && errno == EEXIST)
+		(void)epoll_ctl(j->r->epoll, EPOLL_CTL_MOD, fd, &ev);
+}
+
+static void unwatch_fd(struct job *j, int fd)
+{
+	if (fd >= 0)
+		(void)epoll_ctl(j->r->epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t pump_stdin(struct job *j)
+{
+	bool want = false, idle = false;
+	int fd = j->feeder.fd;
+	int64_t at = feeder_pump(&j->feeder, j->dir, &want, &idle);
+
+	if (idle && !j->log_broken)
+		(void)log_writer_truncated(j->log, "stdin_idle", NULL);
+	if (j->feeder.fd >= 0 && want != j->wants_out) {
+		if (want)
+			watch_fd(j, fd, EPOLLOUT, SRC_IN);
+		else
+			unwatch_fd(j, fd);
+		j->wants_out = want;
+	}
+	return at;
+}
+
+static void arm(struct job *j, int64_t at)
+{
+	struct itimerspec its = { 0 };
+
+	if (at < 1)
+		at = 1;
+	its.it_value.tv_sec = at / SBX_SECOND_US;
+	its.it_value.tv_nsec = (at % SBX_SECOND_US) * 1000;
+	(void)timerfd_settime(j->r->timer, TFD_TIMER_ABSTIME, &its, NULL);
+}
+
+static void event(struct job *j, enum source src)
+{
+	uint64_t n;
+
+	switch (src) {
+	case SRC_OUT:
+		stream_event(j, &j->fds.out, LOG_STDOUT);
+		break;
+	case SRC_ERR:
+		stream_event(j, &j->fds.err, LOG_STDERR);
+		break;
+	case SRC_EXIT:
+		j->reaped = j->r->driver->reap(j->r->sandbox, &j->end.exit);
+		break;
+	case SRC_TIMER:
+		if (read(j->r->timer, &n, sizeof(n)) < 0)
+			break;
+		break;
+	case SRC_BELL:
+		bell_event(j);
+		break;
+	case SRC_IN:
+		break; /* pumped in every turn */
+	}
+}
+
+static void loop(struct job *j)
+{
+	struct epoll_event ev[8];
+
+	watch_fd(j, j->fds.out, EPOLLIN, SRC_OUT);
+	watch_fd(j, j->fds.err, EPOLLIN, SRC_ERR);
+	watch_fd(j, j->fds.exit, EPOLLIN, SRC_EXIT);
+	while (!j->reaped) {
+		int64_t at = pump_stdin(j);
+		int n;
+
+		arm(j, least(least(at, j->deadline_us), least(j->kill_us, j->renew_us)));
+		n = epoll_wait(j->r->epoll, ev, SBX_COUNT(ev), -1);
+		for (int i = 0; i < n; i++)
+			event(j, (enum source)ev[i].data.u32);
+		timers(j);
+	}
+	/* Every process is dead, so the pipes hold the rest and then end. */
+	if (j->fds.out >= 0)
+		(void)drain_stream(j, j->fds.out, LOG_STDOUT, true);
+	if (j->fds.err >= 0)
+		(void)drain_stream(j, j->fds.err, LOG_STDERR, true);
+	unwatch_fd(j, j->fds.exit);
+}
+
+/* ---- begin and end ------------------------------------------------------------------------------------------ */
+
+static int load(struct job *j, const char *id, struct sbx_error *e)
+{
+	const struct ms_options opts = { .stored = true };
+	sbx_autofree char *text = NULL;
+	int rc;
+
+	j->dir = store_run_dir(j->r->store, id, true, e);
+	if (j->dir < 0)
+		return j->dir;
+	/* The watch first, then the row: a cancel in between is seen one way or the other. */
+	char path[64];
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", j->dir);
+	j->watch = inotify_add_watch(j->r->bell, path, IN_ATTRIB | IN_ONLYDIR);
+	if (j->watch < 0)
+		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
+				      "cannot watch the run's directory");
+	rc = store_run_get(j->r->store, id, &j->run, e);
+	if (rc == 0 && (j->run.generation != j->generation || store_phase_terminal(j->run.phase)))
+		rc = sbx_fail(e, SBX_E_CLAIM_LOST, "run %s was taken over", id);
+	if (rc == 0)
+		rc = store_run_spec(j->r->store, id, &text, e);
+	if (rc == 0)
+		rc = ms_run_parse(text, strlen(text), &opts, &j->spec, e);
+	if (rc == 0)
+		rc = plan_make(j->r, &j->run, j->spec, &j->plan, e);
+	return rc;
+}
+
+/* A sandbox of the run's runtime: the warm one when it is of that kind. */
+static int take_sandbox(struct job *j, struct sbx_error *e)
+{
+	const struct rt_driver *d = rt_driver_find(j->run.runtime);
+
+	if (!d)
+		return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE, "runtime '%s' has no driver",
+				j->run.runtime);
+	if (j->r->sandbox && j->r->driver != d) {
+		j->r->driver->destroy(j->r->sandbox);
+		j->r->sandbox = NULL;
+	}
+	j->r->driver = d;
+	return j->r->sandbox ? 0 : d->create(&j->r->host, &j->r->sandbox, e);
+}
+
+static int begin(struct job *j, struct sbx_error *e)
+{
+	int rc;
+
+	if (j->run.cancel != STORE_CANCEL_NONE) {
+		j->end.cancelled = true;
+		return 0;
+	}
+	rc = take_sandbox(j, e);
+	if (rc == 0)
+		rc = j->r->driver->prepare(j->r->sandbox, &j->plan.plan, e);
+	if (rc == 0)
+		rc = log_writer_open(j->dir, j->r->settings->max_log_bytes, &j->log, e);
+	if (rc < 0)
+		return rc;
+	bell_event(j); /* what rang meanwhile */
+	if (sbx_boot_us() - j->claimed_us > j->spec->startup_timeout_sec * SBX_SECOND_US) {
+		j->end.startup_timed_out = true;
+		return 0;
+	}
+	if (j->end.cancelled || j->lost_claim)
+		return 0;
+	crash_point("before_start_frame");
+	rc = log_writer_start(j->log, j->run.runtime, e);
+	crash_point("after_start_frame");
+	if (rc == 0)
+		rc = j->r->driver->start(j->r->sandbox, &j->fds, e);
+	if (rc < 0)
+		return rc;
+	j->started_us = sbx_boot_us();
+	j->executing = true;
+	crash_point("executing");
+	feeder_init(&j->feeder, j->spec, sbx_steal_fd(&j->fds.in));
+	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
+	rc = orch_phase_running(j->r->store, j->run.id, j->generation, e);
+	if (rc == -SBX_E_CLAIM_LOST)
+		j->lost_claim = true;
+	else if (rc < 0) /* the command runs; its end will be recorded all the same */
+		sbx_log(SBX_LOG_WARNING, "cannot record the phase run=%s error=\"%s\"", j->run.id,
+			e->message);
+	if (j->lost_claim)
+		kill_all(j);
+	return 0;
+}
+
+static bool is_full(int workspace)
+{
+	struct statvfs v;
+
+	return workspace >= 0 && fstatvfs(workspace, &v) == 0 &&
+	       (v.f_bavail == 0 || (v.f_files && v.f_favail == 0));
+}
+
+/* The log is complete and, when there is something to lose, on the disk before the end is. */
+static void close_streams(struct job *j)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc = 0;
+
+	if (!j->log || j->log_broken)
+		return;
+	rc = log_writer_flush(j->log, LOG_STDOUT, &e);
+	if (rc == 0)
+		rc = log_writer_flush(j->log, LOG_STDERR, &e);
+	if (rc == 0 && log_writer_bytes(j->log) > 0)
+		rc = log_writer_sync(j->log, &e);
+	if (rc < 0)
+		log_failed(j, &e);
+}
+
+/* Records the end; the `end` frame and the announcement follow the row. */
+static void record(struct job *j, const struct orch_outcome *out)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct store_ticket ticket;
+	int rc;
+
+	crash_point("before_end");
+	rc = orch_phase_end(j->r->store, &j->run, j->generation, out, &ticket, &e);
+	if (rc == -SBX_E_CLAIM_LOST) {
+		sbx_log(SBX_LOG_WARNING, "end not recorded: claim lost run=%s", j->run.id);
+		return;
+	}
+	if (rc < 0) {
+		/* The lease will end it, as runner_lost: the store could not be written. */
+		sbx_log(SBX_LOG_ERROR, "end not recorded run=%s error=\"%s\"", j->run.id,
+			e.message);
+		return;
+	}
+	crash_point("after_end");
+	if (j->log)
+		(void)log_writer_end(j->log, out->has_exit_code, out->exit_code, out->reason, NULL);
+	else
+		(void)log_repair_end(j->dir, out->reason, NULL);
+	crash_point("after_end_frame");
+	rc = store_settle(j->r->store, ticket, &e);
+	if (rc < 0)
+		sbx_log(SBX_LOG_ERROR, "end not durable run=%s error=\"%s\"", j->run.id, e.message);
+	crash_point("after_settle");
+}
+
+static void finish(struct job *j)
+{
+	sbx_autobuf usage = SBX_BUF_INIT(16 << 10);
+	__attribute__((cleanup(collected_clear))) struct collected arts = { 0 };
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct orch_outcome out = { 0 };
+	char message[256];
+
+	if (j->executing) {
+		j->end.wall_us = sbx_boot_us() - j->started_us;
+		j->end.workspace_full = is_full(j->fds.workspace);
+	}
+	close_streams(j);
+	crash_point("before_artifacts");
+	if (j->executing && !j->end.cancelled &&
+	    collect_artifacts(j->r, &j->run, j->spec, j->fds.workspace, j->dir, &arts, &e) < 0) {
+		sbx_log(SBX_LOG_ERROR, "artifacts incomplete run=%s error=\"%s\"", j->run.id,
+			e.message);
+		arts.skip_read_error++;
+	}
+	outcome_make(j->spec, &j->plan.plan, &j->end, j->log, &arts, &usage, message, &out);
+	record(j, &out);
+}
+
+/* The sandbox could not be made. */
+static void failed(struct job *j, const struct sbx_error *why)
+{
+	struct orch_outcome out = {
+		.phase = STORE_FAILED,
+		.reason = why->code == SBX_E_POLICY_UNSUPPORTED	   ? "policy_failed" :
+			  why->code == SBX_E_RUNTIME_UNAVAILABLE ? "runtime_unavailable" :
+			  why->code == SBX_E_WORKSPACE_CAP	   ? "limits_applied" :
+								     "runtime_error",
+		.message = why->message,
+		.usage = "{}",
+	};
+
+	if (why->code == SBX_E_CLAIM_LOST || !j->run.id)
+		return;
+	sbx_log(SBX_LOG_WARNING, "run could not start run=%s code=%s error=\"%s\"", j->run.id,
+		sbx_code_name(why->code), why->message);
+	record(j, &out);
+}
+
+void job_run(struct runner *r, const char *id, int64_t generation)
+{
+	struct job j = { .r = r,
+			 .generation = generation,
+			 .dir = -1,
+			 .watch = -1,
+			 .fds = { -1, -1, -1, -1, -1 },
+			 .feeder = { .fd = -1, .spool = -1 },
+			 .claimed_us = sbx_boot_us(),
+			 .deadline_us = INT64_MAX,
+			 .kill_us = INT64_MAX };
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc;
+
+	j.renew_us = j.claimed_us + r->settings->run_claim_lease_sec * SBX_SECOND_US / 3;
+	crash_point("claimed");
+	rc = load(&j, id, &e);
+	if (rc == 0)
+		rc = begin(&j, &e);
+	if (rc < 0) {
+		failed(&j, &e);
+	} else {
+		watch_fd(&j, r->bell, EPOLLIN, SRC_BELL);
+		watch_fd(&j, r->timer, EPOLLIN, SRC_TIMER);
+		if (j.executing)
+			loop(&j);
+		unwatch_fd(&j, r->bell);
+		unwatch_fd(&j, r->timer);
+		if (!j.lost_claim)
+			finish(&j);
+	}
+	job_clear(&j);
+}

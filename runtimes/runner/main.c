@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sandbox-runner: started by a door with a socket as descriptor 3. It prepares an empty sandbox,
+ * says "ready OWNER", waits for "run ID GENERATION", supervises that run, and begins again. When the
+ * door is gone an idle runner ends; a busy one finishes first.
+ *
+ * sandbox-runner --preflight tries every runtime and prints what it found as JSON.
+ */
+#include "runtimes/runner/runner_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sysexits.h>
+
+#include "base/crash.h"
+#include "base/log.h"
+
+enum { DOOR_FD = 3 };
+
+struct args {
+	const char *state, *config, *mountpoint;
+	const char **overrides;
+	size_t n_overrides;
+	bool preflight;
+};
+
+static int parse_args(int argc, char **argv, struct args *a)
+{
+	static const struct option longs[] = {
+		{ "state", required_argument, NULL, 's' },
+		{ "config", required_argument, NULL, 'c' },
+		{ "mountpoint", required_argument, NULL, 'm' },
+		{ "preflight", no_argument, NULL, 'p' },
+		{ "version", no_argument, NULL, 'V' },
+		{ NULL, 0, NULL, 0 },
+	};
+	int c;
+
+	a->overrides = calloc((size_t)argc + 1, sizeof(*a->overrides));
+	if (!a->overrides)
+		return EX_OSERR;
+	while ((c = getopt_long(argc, argv, "o:", longs, NULL)) != -1) {
+		switch (c) {
+		case 's':
+			a->state = optarg;
+			break;
+		case 'c':
+			a->config = optarg;
+			break;
+		case 'm':
+			a->mountpoint = optarg;
+			break;
+		case 'o':
+			a->overrides[a->n_overrides++] = optarg;
+			break;
+		case 'p':
+			a->preflight = true;
+			break;
+		case 'V':
+			printf("sandbox-runner %s\n", SBX_VERSION);
+			exit(EX_OK);
+		default:
+			return EX_USAGE;
+		}
+	}
+	if (!a->state || optind != argc) {
+		fprintf(stderr, "sandbox-runner is started by sandboxfs and sandbox-apid; see "
+				"sandboxfs --help\n");
+		return EX_USAGE;
+	}
+	return EX_OK;
+}
+
+static void fill_host(struct runner *r, const struct args *a)
+{
+	r->host = (struct rt_host){
+		.state_dir = a->state,
+		.mountpoint = a->mountpoint,
+		.uid_base = (uint32_t)r->settings->uid_base,
+		.uid_range = (uint32_t)r->settings->uid_range,
+		.cgroup_root = r->settings->cgroup_root,
+		.landlock = r->settings->landlock,
+	};
+}
+
+static int preflight(struct runner *r)
+{
+	sbx_autobuf out = SBX_BUF_INIT(256 << 10);
+	const struct rt_known *k;
+	const struct rt_driver *d;
+
+	/* What a dead runner left behind goes first. */
+	for (size_t i = 0; (k = rt_known_at(i)); i++) {
+		d = rt_driver_find(k->name);
+		if (d)
+			d->sweep(&r->host);
+	}
+	sbx_buf_puts(&out, "{");
+	for (size_t i = 0; (k = rt_known_at(i)); i++) {
+		struct rt_preflight p = { 0 };
+
+		rt_preflight(k->name, &r->host, &p);
+		sbx_buf_printf(&out, "%s\"%s\":", i ? "," : "", k->name);
+		rt_preflight_json(&p, &out);
+		rt_preflight_clear(&p);
+	}
+	sbx_buf_puts(&out, "}\n");
+	if (sbx_buf_failed(&out))
+		return EX_OSERR;
+	return fwrite(out.data, 1, out.len, stdout) == out.len && fflush(stdout) == 0 ? EX_OK :
+											EX_IOERR;
+}
+
+/* A sandbox for whatever comes next. Not being able to make one is not the end: the run that
+ * comes will say why. */
+static void warm_up(struct runner *r)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	const struct rt_driver *d = rt_driver_find(r->settings->default_runtime);
+
+	if (!d || r->sandbox)
+		return;
+	r->driver = d;
+	if (d->create(&r->host, &r->sandbox, &e) < 0)
+		sbx_log(SBX_LOG_WARNING, "cannot prepare a sandbox ahead code=%s error=\"%s\"",
+			sbx_code_name(e.code), e.message);
+}
+
+static bool say_ready(struct runner *r)
+{
+	char msg[256];
+	int n = snprintf(msg, sizeof(msg), "ready %s", r->owner);
+
+	return send(r->door, msg, (size_t)n, MSG_NOSIGNAL) == n;
+}
+
+/* Waits for one message. False: the door is gone, or wants us gone. */
+static bool wait_for_run(struct runner *r, char id[37], int64_t *generation)
+{
+	char msg[128];
+	long long gen;
+	ssize_t n;
+
+	do {
+		n = recv(r->door, msg, sizeof(msg) - 1, 0);
+	} while (n < 0 && errno == EINTR);
+	if (n <= 0)
+		return false;
+	msg[n] = '\0';
+	if (sscanf(msg, "run %36s %lld", id, &gen) != 2)
+		return false;
+	*generation = gen;
+	return true;
+}
+
+static void serve(struct runner *r)
+{
+	char id[37];
+	int64_t generation;
+
+	for (;;) {
+		warm_up(r);
+		crash_point("idle");
+		if (!say_ready(r) || !wait_for_run(r, id, &generation))
+			return;
+		job_run(r, id, generation);
+		if (r->sandbox)
+			r->driver->destroy(r->sandbox);
+		r->sandbox = NULL;
+	}
+}
+
+static int open_all(struct runner *r, const struct args *a, struct sbx_error *e)
+{
+	const struct store_options so = { .readers = 1, .existing = true };
+	int rc = orch_settings_load(a->config, a->overrides, a->n_overrides, &r->settings, e);
+
+	if (rc < 0)
+		return rc;
+	fill_host(r, a);
+	if (a->preflight)
+		return 0;
+	r->owner = orch_owner_new();
+	r->epoll = epoll_create1(EPOLL_CLOEXEC);
+	r->timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+	r->bell = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	if (!r->owner || r->epoll < 0 || r->timer < 0 || r->bell < 0)
+		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot set up the runner");
+	return store_open(a->state, &so, &r->store, e);
+}
+
+int main(int argc, char **argv)
+{
+	struct runner r = { .door = DOOR_FD, .epoll = -1, .timer = -1, .bell = -1 };
+	struct rlimit files;
+	struct args a = { 0 };
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc = parse_args(argc, argv, &a);
+
+	if (rc != EX_OK)
+		return rc;
+	sbx_log_set_program("sandbox-runner");
+	(void)signal(SIGPIPE, SIG_IGN);
+	(void)umask(077);
+	/* One arena and early return of memory: a runner is small and there are many. */
+	(void)mallopt(M_ARENA_MAX, 1);
+	(void)mallopt(M_TRIM_THRESHOLD, 64 << 10);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
+	if (open_all(&r, &a, &e) < 0) {
+		sbx_log(SBX_LOG_ERROR, "cannot start code=%s error=\"%s\"", sbx_code_name(e.code),
+			e.message);
+		rc = e.code == SBX_E_INVALID_CONFIG ? EX_CONFIG : EX_UNAVAILABLE;
+	} else if (a.preflight) {
+		rc = preflight(&r);
+	} else {
+		(void)fcntl(DOOR_FD, F_SETFD, FD_CLOEXEC);
+		serve(&r);
+	}
+	if (r.sandbox)
+		r.driver->destroy(r.sandbox);
+	store_close(r.store);
+	orch_settings_free(r.settings);
+	free(r.owner);
+	free(a.overrides);
+	sbx_closep(&r.epoll);
+	sbx_closep(&r.timer);
+	sbx_closep(&r.bell);
+	return rc;
+}

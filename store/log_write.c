@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing a log: frames from bytes, the cap, the end. Two pwrites a chunk, nothing in memory. */
+#include "store/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/auto.h"
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/utf8.h"
+#include "store/log_i.h"
+
+enum {
+	KEPT_MAX = 3, /* a character has four bytes */
+	/* Frames cost a record each, so a command that writes single bytes could make an index of
+	 * a hundred times its cap: the log is full too after this many frames and one more for
+	 * every BYTES_PER_FRAME bytes of the cap. */
+	FRAMES_MIN = 64 << 10,
+	BYTES_PER_FRAME = 16,
+};
+
+struct kept {
+	char bytes[KEPT_MAX];
+	size_t len;
+};
+
+struct log_writer {
+	int log_fd, idx_fd;
+	uint64_t cap, frames_max;
+	struct log_record last; /* the totals so far, and the seq */
+	uint64_t dropped;
+	bool capped; /* the log_cap frame is written */
+	bool broken; /* a write failed and was reported */
+	struct kept out, err;
+	uint8_t extra[256]; /* bytes that JSON adds to this one */
+};
+
+struct log_writer *log_writer_close(struct log_writer *w)
+{
+	if (!w)
+		return NULL;
+	sbx_closep(&w->log_fd);
+	sbx_closep(&w->idx_fd);
+	free(w);
+	return NULL;
+}
+SBX_DEFINE_AUTO(struct log_writer, log_writer_close)
+
+static struct log_writer *writer_new(uint64_t cap)
+{
+	struct log_writer *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return NULL;
+	w->log_fd = w->idx_fd = -1;
+	w->cap = cap;
+	w->frames_max = FRAMES_MIN + cap / BYTES_PER_FRAME;
+	for (int c = 0; c < 0x80; c++) {
+		char byte = (char)c;
+
+		w->extra[c] = (uint8_t)(sbx_json_str_len(&byte, 1) - 3);
+	}
+	return w;
+}
+
+static int open_part(int run_dirfd, const char *name, int flags, struct sbx_error *e)
+{
+	int fd = sbx_open_beneath(run_dirfd, name, O_RDWR | O_CREAT | flags, 0600);
+
+	if (fd < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -fd, "cannot open '%s' of a run",
+				      name);
+	return fd;
+}
+
+static int failed(struct log_writer *w, int err, struct sbx_error *e)
+{
+	w->broken = true;
+	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, err, "cannot write the log of a run");
+}
+
+/* The index first: a reader that sees it empty shows nothing of what is being replaced. */
+int log_writer_open(int run_dirfd, int64_t cap_bytes, struct log_writer **ret, struct sbx_error *e)
+{
+	struct log_header h = { .magic = LOG_MAGIC,
+				.version = LOG_VERSION,
+				.record_size = sizeof(struct log_record),
+				.cap_bytes = cap_bytes,
+				.made_us = sbx_now_us() };
+	SBX_AUTO(log_writer_closep) struct log_writer *w = NULL;
+	int r;
+
+	if (cap_bytes < 0)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the cap of a log is negative");
+	w = writer_new((uint64_t)cap_bytes);
+	if (!w)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a log");
+	w->idx_fd = open_part(run_dirfd, "log.idx", O_TRUNC, e);
+	if (w->idx_fd < 0)
+		return w->idx_fd;
+	w->log_fd = open_part(run_dirfd, "log", O_TRUNC, e);
+	if (w->log_fd < 0)
+		return w->log_fd;
+	r = sbx_pwrite_all(w->idx_fd, &h, sizeof(h), 0);
+	if (r < 0)
+		return failed(w, -r, e);
+	*ret = sbx_steal(&w);
+	return 0;
+}
+
+/* Completes rec (type, flags, len, text and totals of the streams are set) and writes it. */
+static int put_record(struct log_writer *w, struct log_record *rec, size_t data_len,
+		      struct sbx_error *e)
+{
+	size_t line;
+	int r;
+
+	rec->seq = w->last.seq + 1;
+	rec->time_us = sbx_now_us();
+	line = log_render_len(rec, data_len);
+	if (line == 0)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a frame of a log");
+	rec->json_total = w->last.json_total + line + 1;
+	r = sbx_pwrite_all(w->idx_fd, rec, sizeof(*rec), log_record_at(rec->seq));
+	if (r < 0)
+		return failed(w, -r, e);
+	w->last = *rec;
+	return 0;
+}
+
+static int put_event(struct log_writer *w, enum log_type type, const char *text, int exit_code,
+		     unsigned flags, struct sbx_error *e)
+{
+	struct log_record rec = { .type = (uint8_t)type,
+				  .flags = (uint8_t)flags,
+				  .exit_code = exit_code,
+				  .out_total = w->last.out_total,
+				  .err_total = w->last.err_total };
+	size_t n = strnlen(text ? text : "", LOG_TEXT - 1);
+
+	memcpy(rec.text, text ? text : "", n);
+	return put_record(w, &rec, 0, e);
+}
+
+/* ---- one frame ---- */
+
+/* Is k followed by data valid UTF-8? k holds the beginning of one character, or nothing. */
+static bool valid_joined(const struct kept *k, const char *data, size_t len)
+{
+	char head[KEPT_MAX + KEPT_MAX];
+	size_t n = len < KEPT_MAX ? len : KEPT_MAX;
+	size_t c;
+
+	if (k->len == 0)
+		return sbx_utf8_valid(data, len);
+	memcpy(head, k->bytes, k->len);
+	if (n)
+		memcpy(head + k->len, data, n);
+	c = sbx_utf8_char(head, k->len + n);
+	return c > k->len && sbx_utf8_valid(data + (c - k->len), len - (c - k->len));
+}
+
+/* Length as a JSON string with its quotes, of text that is valid UTF-8. */
+static size_t json_len(const struct log_writer *w, const char *data, size_t len)
+{
+	const unsigned char *p = (const unsigned char *)data;
+	size_t n = len;
+
+	for (size_t i = 0; i < len; i++)
+		n += w->extra[p[i]];
+	return n;
+}
+
+static int put_frame(struct log_writer *w, enum log_type stream, const struct kept *k,
+		     const char *data, size_t len, struct sbx_error *e)
+{
+	uint64_t at = w->last.out_total + w->last.err_total;
+	size_t all = k->len + len, data_len;
+	bool utf8 = valid_joined(k, data, len);
+	struct log_record rec = { .type = (uint8_t)stream,
+				  .flags = utf8 ? LOG_FLAG_UTF8 : 0,
+				  .len = (uint32_t)all,
+				  .out_total = w->last.out_total,
+				  .err_total = w->last.err_total };
+	int r = 0;
+
+	if (stream == LOG_STDOUT)
+		rec.out_total += all;
+	else
+		rec.err_total += all;
+	/* The kept bytes are part of a character, which JSON leaves as it is. */
+	data_len = 2 + (utf8 ? k->len + json_len(w, data, len) : (all + 2) / 3 * 4);
+	if (k->len)
+		r = sbx_pwrite_all(w->log_fd, k->bytes, k->len, (off_t)at);
+	if (r == 0 && len)
+		r = sbx_pwrite_all(w->log_fd, data, len, (off_t)(at + k->len));
+	if (r < 0)
+		return failed(w, -r, e);
+	return put_record(w, &rec, data_len, e);
+}
+
+/*
+ * A frame, or as much of it as the cap leaves room for, then the one frame that says so. A
+ * character that the cap cuts makes the last frame base64.
+ */
+static int emit(struct log_writer *w, enum log_type stream, struct kept *k, const char *data,
+		size_t len, struct sbx_error *e)
+{
+	uint64_t room = w->cap - (w->last.out_total + w->last.err_total);
+	uint64_t all = k->len + len;
+	struct kept part = *k;
+	int r;
+
+	k->len = 0;
+	if (w->last.seq >= w->frames_max)
+		room = 0;
+	if (w->capped || w->broken) {
+		w->dropped += all;
+		return 0;
+	}
+	if (all <= room) {
+		r = put_frame(w, stream, &part, data, len, e);
+		if (r < 0)
+			w->dropped += all;
+		return r;
+	}
+	w->dropped += all - room;
+	w->capped = true;
+	if (room) {
+		if (part.len > room)
+			part.len = (size_t)room;
+		r = put_frame(w, stream, &part, data, (size_t)room - part.len, e);
+		if (r < 0) {
+			w->dropped += room;
+			return r;
+		}
+	}
+	return put_event(w, LOG_TRUNCATED, "log_cap", 0, 0, e);
+}
+
+/* ---- streams ---- */
+
+static struct kept *kept_of(struct log_writer *w, enum log_type stream)
+{
+	return stream == LOG_STDOUT ? &w->out : stream == LOG_STDERR ? &w->err : NULL;
+}
+
+static void keep(struct kept *k, const char *data, size_t len)
+{
+	memcpy(k->bytes, data, len);
+	k->len = len;
+}
+
+int log_writer_put(struct log_writer *w, enum log_type stream, const void *data, size_t len,
+		   struct sbx_error *e)
+{
+	struct kept *k = kept_of(w, stream);
+	const char *p = data;
+	char joined[KEPT_MAX + KEPT_MAX + 1];
+	size_t take, tail;
+	int r = 0;
+
+	if (!k)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "a log takes stdout and stderr only");
+	if (len == 0)
+		return 0;
+	if (k->len && len <= KEPT_MAX) {
+		/* The end of so few bytes can only be judged together with what was kept. */
+		memcpy(joined, k->bytes, k->len);
+		memcpy(joined + k->len, p, len);
+		p = joined;
+		len += k->len;
+		k->len = 0;
+	}
+	for (;;) {
+		take = len < LOG_FRAME_MAX - k->len ? len : LOG_FRAME_MAX - k->len;
+		tail = sbx_utf8_partial_tail(p, take);
+		/* After a failure the loop goes on only to count what is dropped. */
+		if (take > tail && r == 0)
+			r = emit(w, stream, k, p, take - tail, e);
+		else if (take > tail)
+			(void)emit(w, stream, k, p, take - tail, NULL);
+		if (take == len)
+			break;
+		p += take - tail;
+		len -= take - tail;
+	}
+	if (tail)
+		keep(k, p + take - tail, tail);
+	return r;
+}
+
+int log_writer_flush(struct log_writer *w, enum log_type stream, struct sbx_error *e)
+{
+	struct kept *k = kept_of(w, stream);
+
+	if (!k)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "a log takes stdout and stderr only");
+	return k->len ? emit(w, stream, k, "", 0, e) : 0;
+}
+
+/* ---- events ---- */
+
+int log_writer_start(struct log_writer *w, const char *runtime, struct sbx_error *e)
+{
+	return put_event(w, LOG_START, runtime, 0, 0, e);
+}
+
+int log_writer_end(struct log_writer *w, bool has_exit_code, int exit_code, const char *reason,
+		   struct sbx_error *e)
+{
+	int r = log_writer_flush(w, LOG_STDOUT, e);
+
+	if (r == 0)
+		r = log_writer_flush(w, LOG_STDERR, e);
+	if (r < 0)
+		return r;
+	return put_event(w, LOG_END, reason, has_exit_code ? exit_code : 0,
+			 has_exit_code ? LOG_FLAG_EXIT : 0, e);
+}
+
+int log_writer_truncated(struct log_writer *w, const char *reason, struct sbx_error *e)
+{
+	/* A client that floods stdin cannot make the index grow without end either. */
+	if (w->last.seq >= w->frames_max)
+		return 0;
+	return put_event(w, LOG_TRUNCATED, reason, 0, 0, e);
+}
+
+int log_writer_sync(struct log_writer *w, struct sbx_error *e)
+{
+	/* Bytes before the records that speak of them. */
+	if (fdatasync(w->log_fd) < 0 || fdatasync(w->idx_fd) < 0)
+		return failed(w, errno, e);
+	return 0;
+}
+
+int64_t log_writer_bytes(const struct log_writer *w)
+{
+	return (int64_t)(w->last.out_total + w->last.err_total);
+}
+
+int64_t log_writer_dropped(const struct log_writer *w)
+{
+	return (int64_t)w->dropped;
+}
+
+/* ---- repair ---- */
+
+static int read_record(int fd, uint64_t seq, struct log_record *ret)
+{
+	ssize_t n = pread(fd, ret, sizeof(*ret), log_record_at(seq));
+
+	return n == (ssize_t)sizeof(*ret) ? 0 : n < 0 ? -errno : -EIO;
+}
+
+/* The longest run of good records from the first: goes back over what a crash tore. */
+static int find_last(struct log_writer *w, bool *ret_started, struct sbx_error *e)
+{
+	struct stat idx, log;
+	struct log_record rec;
+	uint64_t n;
+	int r = 0;
+
+	*ret_started = false;
+	if (fstat(w->idx_fd, &idx) < 0 || fstat(w->log_fd, &log) < 0)
+		return failed(w, errno, e);
+	n = idx.st_size > (off_t)sizeof(struct log_header)
+		    ? ((uint64_t)idx.st_size - sizeof(struct log_header)) / sizeof(rec)
+		    : 0;
+	for (; n > 0; n--) {
+		r = read_record(w->idx_fd, n, &rec);
+		if (r < 0)
+			return failed(w, -r, e);
+		if (log_record_ok(&rec, n, (uint64_t)log.st_size))
+			break;
+	}
+	if (n == 0)
+		return 0;
+	w->last = rec;
+	r = read_record(w->idx_fd, 1, &rec);
+	if (r < 0)
+		return failed(w, -r, e);
+	*ret_started = rec.type == LOG_START;
+	return 0;
+}
+
+static int cut(struct log_writer *w, struct sbx_error *e)
+{
+	off_t bytes = (off_t)(w->last.out_total + w->last.err_total);
+
+	if (ftruncate(w->idx_fd, log_record_at(w->last.seq + 1)) < 0 ||
+	    ftruncate(w->log_fd, bytes) < 0)
+		return failed(w, errno, e);
+	return 0;
+}
+
+int log_repair_end(int run_dirfd, const char *reason, struct sbx_error *e)
+{
+	SBX_AUTO(log_writer_closep) struct log_writer *w = writer_new(INT64_MAX);
+	struct log_header h;
+	bool started = false;
+	ssize_t n;
+	int r;
+
+	if (!w)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a log");
+	w->idx_fd = open_part(run_dirfd, "log.idx", 0, e);
+	if (w->idx_fd < 0)
+		return w->idx_fd;
+	n = pread(w->idx_fd, &h, sizeof(h), 0);
+	if (n != (ssize_t)sizeof(h) || memcmp(h.magic, LOG_MAGIC, sizeof(h.magic)) != 0 ||
+	    h.version != LOG_VERSION || h.record_size != sizeof(struct log_record)) {
+		/* It died before the first record, or never opened the log. */
+		log_writer_closep(&w);
+		w = NULL;
+		r = log_writer_open(run_dirfd, 0, &w, e);
+		if (r < 0)
+			return r;
+	} else {
+		w->log_fd = open_part(run_dirfd, "log", 0, e);
+		if (w->log_fd < 0)
+			return w->log_fd;
+		r = find_last(w, &started, e);
+		if (r < 0 || w->last.type == LOG_END)
+			return r;
+		r = cut(w, e);
+		if (r < 0)
+			return r;
+	}
+	if (!started)
+		r = log_writer_start(w, NULL, e);
+	return r < 0 ? r : log_writer_end(w, false, 0, reason, e);
+}
