@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/crash.h"
 #include "base/json.h"
 #include "mountspec/mountspec.h"
 
@@ -177,6 +178,7 @@ static int act(struct fsd *f, struct control_handle *h)
 	}
 	if (orch_submit(f->orch, &h->who, &rq, &done, &e) < 0)
 		return refuse(f, h, &e);
+	crash_point("door_answering");
 	if (done.bound && !done.replayed)
 		bind_run(h, done.id);
 	if (asprintf(&line, "%s\n", done.id) < 0)
@@ -196,10 +198,11 @@ static bool only_space(const char *s, size_t len)
 	return true;
 }
 
-/* Is this the beginning of a script? Two bytes decide; one may not be enough. */
+/* Is this the beginning of a script? Two bytes decide; the first alone may still become one. */
 static bool starts_script(const struct control_handle *h)
 {
-	return h->doc.len >= 1 && h->doc.data[0] == '#';
+	return h->doc.len >= 1 && h->doc.data[0] == '#' &&
+	       (h->doc.len == 1 || h->doc.data[1] == '!');
 }
 
 static int scan_problem(struct fsd *f, struct control_handle *h)
@@ -248,11 +251,8 @@ static int take_document(struct fsd *f, struct control_handle *h, const char *da
 			sbx_fail(&e, SBX_E_NO_MEMORY, "no memory for the document");
 		return refuse(f, h, &e);
 	}
-	if (starts_script(h)) {
-		h->script = true;
-		return 0;
-	}
-	return take_json(f, h);
+	h->script = starts_script(h);
+	return h->script ? 0 : take_json(f, h);
 }
 
 /* ---- the handlers ------------------------------------------------------------------------------------------- */
@@ -261,8 +261,14 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 		  struct fuse_file_info *fi)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
-	struct control_handle *h = calloc(1, sizeof(*h));
+	struct control_handle *h;
 
+	/* Who only reads gets the last result as a plain text, with a size that one may seek in. */
+	if ((fi->flags & O_ACCMODE) == O_RDONLY && n->view != MS_V_NONE) {
+		text_open(f, req, ino, run, fi);
+		return;
+	}
+	h = calloc(1, sizeof(*h));
 	if (!h) {
 		fuse_reply_err(req, ENOMEM);
 		return;
@@ -374,6 +380,7 @@ void control_release(struct fsd *f, struct handle *base)
 		bool done;
 
 		h->bound = b->next;
+		crash_point("door_release_bound");
 		/* The last copy of the descriptor is closed, whatever the reason: so ends the run. */
 		(void)orch_run_cancel(f->orch, &h->who, b->id, STORE_CANCEL_KILL, &done, NULL);
 		free(b);

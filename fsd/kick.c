@@ -24,6 +24,7 @@
 #include "base/log.h"
 
 enum {
+	KICK_AFTER_MS = 20,  /* so that what happens at once is told at once, in one go */
 	KICK_EVERY_MS = 100, /* at most ten a second for one node */
 	KICK_MAX = 4096,     /* runs that may be waiting for a kick; beyond that, watchers miss some */
 };
@@ -61,6 +62,7 @@ void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what)
 	} else if (k->n < KICK_MAX && (one = calloc(1, sizeof(*one)))) {
 		one->row = row;
 		one->what = what;
+		one->not_before_us = sbx_boot_us() + KICK_AFTER_MS * INT64_C(1000);
 		(void)snprintf(one->id, sizeof(one->id), "%s", id);
 		if (k->last)
 			k->last->next = one;
@@ -69,7 +71,8 @@ void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what)
 		k->last = one;
 		k->n++;
 	}
-	pthread_cond_signal(&k->wake);
+	if (k->n == 1) /* the thread sleeps until the first of them is due */
+		pthread_cond_signal(&k->wake);
 	pthread_mutex_unlock(&k->lock);
 }
 
@@ -101,17 +104,15 @@ static void kick_new(int root, const char *id)
 			break;
 }
 
+/* The size asked for is of no interest: the answer carries the true one. */
 static void kick_status(int root, const char *id)
 {
 	sbx_autoclose int fd = -1;
 	char path[64];
-	struct stat st;
 
 	(void)snprintf(path, sizeof(path), "runs/%s/status", id);
 	fd = openat(root, path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return;
-	if (ftruncate(fd, st.st_size) < 0)
+	if (fd < 0 || ftruncate(fd, 1) < 0)
 		return;
 }
 
@@ -198,7 +199,7 @@ static void *kicker_thread(void *arg)
 	struct kicker *k = arg;
 
 	/* Watchers can wait; runs and their readers cannot. */
-	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), 10);
+	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
 	atomic_store(&k->f->kicker_tid, gettid());
 	pthread_mutex_lock(&k->lock);
 	while (!k->stop) {

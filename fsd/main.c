@@ -33,6 +33,7 @@ struct server {
 	pthread_t threads[FSD_THREADS];
 	size_t n_threads;
 	int ended; /* eventfd: a server thread saw the end of the session */
+	int ready; /* eventfd: the kernel has answered, so the mount works */
 	bool mounted;
 };
 
@@ -195,14 +196,32 @@ static void leave_terminal(const struct fsd_options *o)
 	sbx_closep(&log);
 }
 
-/* The kernel has answered: the mount works. */
 static void ready(void *ctx)
 {
-	const struct fsd_options *o = ctx;
+	const struct server *s = ctx;
+	uint64_t one = 1;
 
+	if (write(s->ready, &one, sizeof(one)) < 0)
+		sbx_log(SBX_LOG_ERROR, "cannot tell the main thread");
+}
+
+static int wait_until_ready(struct server *s, struct sbx_error *e)
+{
+	struct pollfd p[2] = { { .fd = s->ready, .events = POLLIN },
+			       { .fd = s->ended, .events = POLLIN } };
+
+	while (poll(p, 2, -1) < 0)
+		if (errno != EINTR)
+			return sbx_fail_errno(e, SBX_E_INTERNAL, errno,
+					      "cannot wait for the mount");
+	return p[0].revents ? 0
+			    : sbx_fail(e, SBX_E_INTERNAL, "the mount ended before it was ready");
+}
+
+static void tell_parent(void)
+{
 	if (ready_pipe < 0)
 		return; /* in the foreground nobody waits */
-	leave_terminal(o);
 	if (write(ready_pipe, "1", 1) != 1)
 		sbx_log(SBX_LOG_WARNING, "the starting process is gone");
 	sbx_closep(&ready_pipe);
@@ -262,7 +281,7 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->uid = getuid();
 	f->started_us = sbx_now_us();
 	f->on_ready = ready;
-	f->on_ready_ctx = (void *)(uintptr_t)o;
+	f->on_ready_ctx = s;
 	f->results = results_new();
 	f->real = real_new();
 	f->parking = parking_new(f);
@@ -281,6 +300,12 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 		f->kicker = kicker_start(f, e);
 		rc = f->kicker ? 0 : -(int)e->code;
 	}
+	if (rc == 0)
+		rc = wait_until_ready(s, e);
+	/* Before there are runners: they inherit standard error and may live longer than we do, and
+	 * whoever reads the other end of it would wait for them. */
+	if (rc == 0 && ready_pipe >= 0)
+		leave_terminal(o);
 	return rc == 0 ? orch_start(f->orch, e) : rc;
 }
 
@@ -339,7 +364,7 @@ static void wait_for_end(struct server *s, int signals)
 
 static int serve(const struct fsd_options *o, struct sbx_error *e)
 {
-	struct server s = { .ended = eventfd(0, EFD_CLOEXEC) };
+	struct server s = { .ended = eventfd(0, EFD_CLOEXEC), .ready = eventfd(0, EFD_CLOEXEC) };
 	struct sigaction sa = { .sa_handler = nothing };
 	sbx_autoclose int signals = -1;
 	sigset_t set;
@@ -356,10 +381,12 @@ static int serve(const struct fsd_options *o, struct sbx_error *e)
 	rc = start(&s, o, e);
 	if (rc == 0) {
 		sbx_log(SBX_LOG_INFO, "mounted mountpoint=%s state=%s", o->mountpoint, o->state);
+		tell_parent();
 		wait_for_end(&s, signals);
 	}
 	stop(&s);
 	sbx_closep(&s.ended);
+	sbx_closep(&s.ready);
 	return rc;
 }
 

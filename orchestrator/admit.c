@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/crash.h"
 
 int64_t orch_slots(struct orch *o)
 {
@@ -245,6 +246,7 @@ int admit_next(struct orch *o, const char *owner, struct store_run *run, bool *r
 	if (rc < 0 || !done)
 		return rc;
 	run->generation++;
+	crash_point("door_dispatch_claimed");
 	rc = store_commit(sbx_steal(&tx), false, e);
 	*ret = rc == 0;
 	return rc;

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/fs.h"
 #include "base/id.h"
 
@@ -78,7 +79,9 @@ int orch_run_cancel(struct orch *o, const struct orch_principal *p, const char *
 		rc = store_tx_audit(tx, &audit, e);
 	if (rc < 0)
 		return rc;
+	crash_point("door_cancel_marked");
 	rc = store_commit(sbx_steal(&tx), *ret_done, e);
+	crash_point("door_cancel_committed");
 	if (rc < 0 || !*ret_done)
 		return rc;
 	if (ended)
@@ -139,6 +142,7 @@ static int tell_runner(struct orch *o, const char *id, const char *file, const v
 	if ((size_t)n != len)
 		return sbx_fail(e, SBX_E_STORAGE_FULL, "cannot write all of %s: the disk is full",
 				file);
+	crash_point("door_told_runner");
 	(void)store_run_ring(o->store, id);
 	return 0;
 }

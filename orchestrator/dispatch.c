@@ -15,6 +15,7 @@
 #include <sys/timerfd.h>
 
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/fs.h"
 #include "base/log.h"
 #include "store/log.h"
@@ -123,8 +124,10 @@ static int take_over(struct orch *o, const struct store_run *r, const char *reas
 	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
 		rc = again ? requeue(tx, r, &done, e) : end_lost(tx, r, reason, bytes, &done, e);
+	crash_point("door_reap_marked");
 	if (rc == 0)
 		rc = store_commit(sbx_steal(&tx), true, e);
+	crash_point("door_reap_committed");
 	if (rc < 0 || !done)
 		return rc;
 	sbx_log(SBX_LOG_WARNING, "run lost its runner run=%s reason=%s outcome=%s", r->id, reason,
@@ -199,6 +202,7 @@ static int expire_queue(struct orch *o, struct sbx_error *e)
 			rc = store_commit(sbx_steal(&tx), true, e);
 		if (rc < 0)
 			return rc;
+		crash_point("door_expire_committed");
 		if (done)
 			dispatch_end_frame(o, r.id, "queue_ttl_expired");
 		atomic_fetch_add(&o->queue_expired, 1);
@@ -224,7 +228,9 @@ static int64_t hand_out(struct orch *o, struct sbx_error *e)
 			pool_give_back(o->pool, runner);
 			break;
 		}
+		crash_point("door_dispatch_committed");
 		pool_assign(o->pool, runner, run.id, run.generation);
+		crash_point("door_dispatch_assigned");
 	}
 	return queued;
 }
@@ -247,50 +253,55 @@ static int64_t least(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* What is beyond its time; without a write lock while nothing is. */
-static int due(struct orch *o, struct sbx_error *e)
-{
-	int64_t queue_at = INT64_MAX, lease_at = INT64_MAX, now = sbx_boot_us();
-	int rc = store_deadlines(o->store, &queue_at, &lease_at, e);
+/* When something that waits for nobody is next to be done, boot clock. */
+struct agenda {
+	int64_t queue_at, lease_at, janitor_at;
+	bool first; /* the janitor's first round */
+};
 
-	if (rc == 0 && lease_at < now)
+/* What is beyond its time; no store access while nothing is. */
+static int due(struct orch *o, struct agenda *a, int64_t now, struct sbx_error *e)
+{
+	int rc = 0;
+
+	if (a->lease_at < now)
 		rc = reap_leases(o, e);
-	if (rc == 0 && queue_at < now)
+	if (rc == 0 && a->queue_at < now)
 		rc = expire_queue(o, e);
 	/* "Nothing is due" leaves no error behind. */
 	if (rc == 0)
 		sbx_error_clear(e);
+	if (now >= a->janitor_at) {
+		a->janitor_at = now + janitor_round(o, a->first);
+		a->first = false;
+	}
 	return rc;
 }
 
 /* One look at everything. Returns the boot time at which to look again without being told. */
-static int64_t look(struct orch *o, int64_t *janitor_at, bool *first)
+static int64_t look(struct orch *o, struct agenda *a)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
-	int64_t queue_at = INT64_MAX, lease_at = INT64_MAX, queued, now;
+	int64_t queued = 0, now = sbx_boot_us();
 	int rc;
 
 	(void)pool_events(o->pool);
-	rc = due(o, &e);
-	queued = rc == 0 ? hand_out(o, &e) : 0;
+	rc = due(o, a, now, &e);
+	if (rc == 0)
+		queued = hand_out(o, &e);
 	pool_resize(o->pool, queued);
 	if (rc == 0)
-		rc = store_deadlines(o->store, &queue_at, &lease_at, &e);
-	now = sbx_boot_us();
-	if (now >= *janitor_at) {
-		*janitor_at = now + janitor_round(o, *first);
-		*first = false;
-	}
+		rc = store_deadlines(o->store, &a->queue_at, &a->lease_at, &e);
 	if (rc < 0 || e.code != SBX_OK) {
 		sbx_log(SBX_LOG_ERROR, "dispatcher code=%s error=\"%s\"", sbx_code_name(e.code),
 			e.message);
 		/* A store that fails is tried again in a second, not in a loop. */
-		return least(now + SBX_SECOND_US, *janitor_at);
+		a->queue_at = a->lease_at = 0;
+		return least(now + SBX_SECOND_US, a->janitor_at);
 	}
 	/* Deadlines are compared with <, so a microsecond later is the first moment to act. */
-	return least(least(queue_at, lease_at) == INT64_MAX ? INT64_MAX
-							    : least(queue_at, lease_at) + 1,
-		     *janitor_at);
+	now = least(a->queue_at, a->lease_at);
+	return least(now == INT64_MAX ? now : now + 1, a->janitor_at);
 }
 
 struct loop {
@@ -332,8 +343,7 @@ static void *dispatcher(void *arg)
 	struct orch *o = arg;
 	struct loop l = { -1, -1, -1 };
 	sbx_autoerror e = SBX_ERROR_INIT;
-	int64_t janitor_at = 0;
-	bool first = true;
+	struct agenda agenda = { .first = true }; /* all zero: everything is due */
 
 	if (loop_open(o, &l, &e) < 0) {
 		sbx_log(SBX_LOG_ERROR, "dispatcher cannot run error=\"%s\"", e.message);
@@ -342,7 +352,7 @@ static void *dispatcher(void *arg)
 	while (!atomic_load(&o->stop)) {
 		struct epoll_event ev[8];
 
-		arm(l.timer, look(o, &janitor_at, &first));
+		arm(l.timer, look(o, &agenda));
 		if (epoll_wait(l.epoll, ev, SBX_COUNT(ev), -1) < 0 && errno != EINTR)
 			break;
 		store_feed_drain(l.feed);

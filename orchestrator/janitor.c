@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/fs.h"
 #include "base/log.h"
 
@@ -31,6 +32,7 @@ static int remove_artifacts(struct orch *o, const char *id, struct sbx_error *e)
 		rc = store_tx_artifacts_drop(tx, id, e);
 	if (rc == 0)
 		rc = store_commit(sbx_steal(&tx), true, e);
+	crash_point("door_janitor_dropped");
 	if (rc == 0 && dir >= 0)
 		(void)sbx_remove_tree(dir, "artifacts");
 	return rc;
@@ -67,6 +69,7 @@ static int prune(struct orch *o, struct sbx_error *e)
 	if (rc == 0)
 		rc = store_tx_audit_prune(tx, now - JANITOR_AUDIT_DAYS * 86400 * SBX_SECOND_US,
 					  JANITOR_BATCH, e);
+	crash_point("door_janitor_pruned");
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), false, e);
 }
 

@@ -153,6 +153,7 @@ int orch_phase_end(struct store *s, const struct store_run *run, int64_t generat
 		.usage = out->usage,
 		.image_digest = out->image_digest,
 		.runtime_version = out->runtime_version,
+		.started_us = out->started_us,
 		.finished_us = sbx_now_us(),
 		.has_exit_code = out->has_exit_code,
 		.exit_code = out->exit_code,

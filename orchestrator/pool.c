@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "base/crash.h"
 #include "base/fs.h"
 #include "base/log.h"
 
@@ -229,6 +230,7 @@ static void start_runner(struct pool *p)
 	r->fd = pair[0];
 	(void)fcntl(r->fd, F_SETFL, O_NONBLOCK);
 	rc = spawn(p->o, pair[1], &r->pid);
+	crash_point("door_runner_started");
 	close(pair[1]);
 	ev.data.ptr = r;
 	if (rc != 0 || epoll_ctl(p->epoll, EPOLL_CTL_ADD, r->fd, &ev) < 0) {

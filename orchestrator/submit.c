@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/id.h"
 #include "orchestrator/image.h"
 
@@ -270,6 +271,7 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 		atomic_fetch_add(&o->refused, 1);
 		return rc;
 	}
+	crash_point("door_submit_parsed");
 	ret->bound = s.spec->lifetime && strcmp(s.spec->lifetime, "handle") == 0;
 	ret->resume_from_seq = s.spec->resume_from_seq;
 	memcpy(ret->id, s.id, sizeof(ret->id));
@@ -278,6 +280,7 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
 		rc = insert(o, tx, &s, runner ? pool_owner(runner) : NULL, ret, &claimed, e);
+	crash_point("door_submit_inserted");
 	if (rc == 0 && ret->replayed) {
 		store_rollback(sbx_steal(&tx));
 	} else if (rc == 0) {
@@ -285,15 +288,19 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	} else {
 		atomic_fetch_add(&o->refused, 1);
 	}
+	crash_point("door_submit_committed");
 	if (runner && rc == 0 && claimed)
 		pool_assign(o->pool, runner, s.id, 1);
 	else if (runner)
 		pool_give_back(o->pool, runner);
+	crash_point("door_submit_assigned");
 	if (rc < 0 || ret->replayed)
 		return rc;
 	/* The sandbox is already being filled while the disk takes the row; the caller hears of the
 	 * run only after both. */
-	return store_settle(o->store, ticket, e);
+	rc = store_settle(o->store, ticket, e);
+	crash_point("door_submit_settled");
+	return rc;
 }
 
 /* ---- check -------------------------------------------------------------------------- */

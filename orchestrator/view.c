@@ -112,9 +112,9 @@ void orch_view_why(struct orch *o, const struct store_run *r, struct sbx_buf *ou
 	}
 	sbx_buf_printf(out, "%s: %s", store_phase_name(r->phase), why->doc);
 	if (told)
-		sbx_buf_printf(out, " (%s)", r->message);
+		sbx_buf_printf(out, " In detail: %s.", r->message);
 	else if (r->has_exit_code && r->exit_code != 0)
-		sbx_buf_printf(out, " (exit code %d)", r->exit_code);
+		sbx_buf_printf(out, " It was %d.", r->exit_code);
 	sbx_buf_puts(out, "\n");
 }
 

@@ -153,6 +153,35 @@ static int open_database(struct store *s, struct sbx_error *e)
 	return r < 0 ? sbx_error_wrap(e, r, "%s", s->database) : 0;
 }
 
+static void init_locks(struct store *s)
+{
+	pthread_condattr_t monotonic;
+
+	(void)pthread_condattr_init(&monotonic);
+	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	(void)pthread_mutex_init(&s->write_lock, NULL);
+	(void)pthread_cond_init(&s->write_free, &monotonic);
+	(void)pthread_condattr_destroy(&monotonic);
+	(void)pthread_mutex_init(&s->pool_lock, NULL);
+	(void)pthread_cond_init(&s->pool_free, NULL);
+	(void)pthread_mutex_init(&s->sync.lock, NULL);
+	(void)pthread_cond_init(&s->sync.moved, NULL);
+	(void)pthread_mutex_init(&s->checkpointer.lock, NULL);
+	(void)pthread_cond_init(&s->checkpointer.wake, NULL);
+}
+
+static void fini_locks(struct store *s)
+{
+	(void)pthread_mutex_destroy(&s->write_lock);
+	(void)pthread_cond_destroy(&s->write_free);
+	(void)pthread_mutex_destroy(&s->pool_lock);
+	(void)pthread_cond_destroy(&s->pool_free);
+	(void)pthread_mutex_destroy(&s->sync.lock);
+	(void)pthread_cond_destroy(&s->sync.moved);
+	(void)pthread_mutex_destroy(&s->checkpointer.lock);
+	(void)pthread_cond_destroy(&s->checkpointer.wake);
+}
+
 int store_open(const char *dir, const struct store_options *opts, struct store **ret,
 	       struct sbx_error *e)
 {
@@ -165,13 +194,7 @@ int store_open(const char *dir, const struct store_options *opts, struct store *
 	s->dir_fd = s->runs_fd = s->feed_fd = s->wal_fd = -1;
 	s->existing = opts && opts->existing;
 	s->max_readers = opts && opts->readers > 0 ? opts->readers : READERS_DEFAULT;
-	(void)pthread_mutex_init(&s->write_lock, NULL);
-	(void)pthread_mutex_init(&s->pool_lock, NULL);
-	(void)pthread_cond_init(&s->pool_free, NULL);
-	(void)pthread_mutex_init(&s->sync.lock, NULL);
-	(void)pthread_cond_init(&s->sync.moved, NULL);
-	(void)pthread_mutex_init(&s->checkpointer.lock, NULL);
-	(void)pthread_cond_init(&s->checkpointer.wake, NULL);
+	init_locks(s);
 	/* A runner must stay a process of one thread (it unshares namespaces). */
 	s->checkpointer.allowed = !s->existing;
 	r = open_dirs(s, dir, e);
@@ -202,13 +225,7 @@ struct store *store_close(struct store *s)
 	sbx_closep(&s->feed_fd);
 	sbx_closep(&s->runs_fd);
 	sbx_closep(&s->dir_fd);
-	(void)pthread_mutex_destroy(&s->write_lock);
-	(void)pthread_mutex_destroy(&s->pool_lock);
-	(void)pthread_cond_destroy(&s->pool_free);
-	(void)pthread_mutex_destroy(&s->sync.lock);
-	(void)pthread_cond_destroy(&s->sync.moved);
-	(void)pthread_mutex_destroy(&s->checkpointer.lock);
-	(void)pthread_cond_destroy(&s->checkpointer.wake);
+	fini_locks(s);
 	free(s->database);
 	free(s->dir);
 	free(s);
@@ -249,21 +266,43 @@ int store_lock(struct store *s, const char *name)
 
 /* ---- transactions ---- */
 
-int store_begin(struct store *s, struct store_tx **ret, struct sbx_error *e)
+bool store_write_lock(struct store *s, int wait_seconds)
 {
 	struct timespec until = { 0, 0 };
-	int r;
+	int rc = 0;
+	bool mine;
 
 	(void)clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += STORE_WAIT_SECONDS;
-	if (pthread_mutex_clocklock(&s->write_lock, CLOCK_MONOTONIC, &until) != 0)
+	until.tv_sec += wait_seconds;
+	pthread_mutex_lock(&s->write_lock);
+	while (s->writing && rc == 0 && wait_seconds > 0)
+		rc = pthread_cond_timedwait(&s->write_free, &s->write_lock, &until);
+	mine = !s->writing;
+	s->writing = true;
+	pthread_mutex_unlock(&s->write_lock);
+	return mine;
+}
+
+void store_write_unlock(struct store *s)
+{
+	pthread_mutex_lock(&s->write_lock);
+	s->writing = false;
+	pthread_cond_signal(&s->write_free);
+	pthread_mutex_unlock(&s->write_lock);
+}
+
+int store_begin(struct store *s, struct store_tx **ret, struct sbx_error *e)
+{
+	int r;
+
+	if (!store_write_lock(s, STORE_WAIT_SECONDS))
 		return sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
 				"cannot begin a transaction: others of this process have held the "
 				"database for more than %d s",
 				STORE_WAIT_SECONDS);
 	r = s->sql->begin(s->writer->db, e);
 	if (r < 0) {
-		pthread_mutex_unlock(&s->write_lock);
+		store_write_unlock(s);
 		return r;
 	}
 	s->tx = (struct store_tx){ .s = s, .changed = false, .failed = false };
@@ -280,7 +319,7 @@ void store_rollback(struct store_tx *tx)
 	s = tx->s;
 	s->sql->rollback(s->writer->db);
 	tx->s = NULL;
-	pthread_mutex_unlock(&s->write_lock);
+	store_write_unlock(s);
 }
 
 int store_commit_early(struct store_tx *tx, struct store_ticket *ret_ticket, struct sbx_error *e)
@@ -302,7 +341,7 @@ int store_commit_early(struct store_tx *tx, struct store_ticket *ret_ticket, str
 	}
 	backlog = s->sql->backlog(s->writer->db);
 	tx->s = NULL;
-	pthread_mutex_unlock(&s->write_lock);
+	store_write_unlock(s);
 	if (r == 0)
 		store_wal_backlog(s, backlog);
 	return r;

@@ -166,13 +166,36 @@ static bool valid_joined(const struct kept *k, const char *data, size_t len)
 	return c > k->len && sbx_utf8_valid(data + (c - k->len), len - (c - k->len));
 }
 
-/* Length as a JSON string with its quotes, of text that is valid UTF-8. */
+/* Is any of the eight bytes c? A borrow may say yes too often, never no. */
+static uint64_t any_equal(uint64_t word, unsigned char c)
+{
+	uint64_t x = word ^ (0x0101010101010101u * c);
+
+	return (x - 0x0101010101010101u) & ~x & 0x8080808080808080u;
+}
+
+static uint64_t any_control(uint64_t word)
+{
+	return (word - 0x2020202020202020u) & ~word & 0x8080808080808080u;
+}
+
+/* Length as the inside of a JSON string, of text that is valid UTF-8. Eight bytes at a time where
+ * JSON leaves them as they are: this is on the path of every byte of output. */
 static size_t json_len(const struct log_writer *w, const char *data, size_t len)
 {
 	const unsigned char *p = (const unsigned char *)data;
-	size_t n = len;
+	size_t n = len, i = 0;
+	uint64_t word;
 
-	for (size_t i = 0; i < len; i++)
+	while (len - i >= sizeof(word)) {
+		memcpy(&word, p + i, sizeof(word));
+		if (any_control(word) | any_equal(word, '"') | any_equal(word, '\\') |
+		    any_equal(word, 0x7f))
+			for (size_t k = 0; k < sizeof(word); k++)
+				n += w->extra[p[i + k]];
+		i += sizeof(word);
+	}
+	for (; i < len; i++)
 		n += w->extra[p[i]];
 	return n;
 }

@@ -55,9 +55,12 @@ struct store {
 	int dir_fd, runs_fd, feed_fd, wal_fd;
 	bool existing;
 
-	pthread_mutex_t write_lock; /* held from store_begin to commit or rollback */
-	struct store_conn *writer;  /* under write_lock */
-	struct store_tx tx;	    /* under write_lock */
+	/* A lock that can be waited for until a time of the monotonic clock. */
+	pthread_mutex_t write_lock;
+	pthread_cond_t write_free;
+	bool writing;		   /* from store_begin to commit or rollback */
+	struct store_conn *writer; /* of whoever set writing */
+	struct store_tx tx;	   /* likewise */
 
 	pthread_mutex_t pool_lock;
 	pthread_cond_t pool_free;
@@ -118,6 +121,9 @@ int store_conn_open(const struct sql_driver *sql, const char *path, enum sql_mod
 struct store_conn *store_conn_close(struct store_conn *c);
 SBX_DEFINE_AUTO(struct store_conn, store_conn_close)
 
+bool store_write_lock(struct store *s, int wait_seconds);
+void store_write_unlock(struct store *s);
+
 /* A reader is borrowed for the length of one read and given back by the cleanup attribute. */
 struct store_reader {
 	struct store *s;
@@ -137,9 +143,9 @@ int store_migrate(struct store_conn *c, bool may_make, struct sbx_error *e);
 
 int store_wal_init(struct store *s, struct sbx_error *e);
 void store_wal_fini(struct store *s);
-uint64_t store_wal_committed(struct store *s); /* numbers a commit; write_lock is held */
+uint64_t store_wal_committed(struct store *s); /* numbers a commit; within the transaction */
 int store_wal_sync(struct store *s, uint64_t mark, struct sbx_error *e);
-void store_wal_backlog(struct store *s, int64_t pages); /* write_lock is not held */
+void store_wal_backlog(struct store *s, int64_t pages); /* outside a transaction */
 
 /* ---- feed.c ---- */
 

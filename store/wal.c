@@ -172,9 +172,9 @@ void store_wal_backlog(struct store *s, int64_t pages)
 	}
 	pthread_mutex_unlock(&k->lock);
 	/* No thread (a runner) and no door has done it for long: now it is this process's job. */
-	if (here && pthread_mutex_trylock(&s->write_lock) == 0) {
+	if (here && store_write_lock(s, 0)) {
 		s->sql->checkpoint(s->writer->db, false);
-		pthread_mutex_unlock(&s->write_lock);
+		store_write_unlock(s);
 	}
 }
 

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -211,6 +212,18 @@ int ns_await(int sock, int *ret_fd, enum ns_stage *stage, enum sbx_code code, st
 	return sbx_fail(e, code, "%s: %s", r.text, text_of_errno(r.err));
 }
 
+/* What rt_fds.exit is: readable when init has said its last word, or has died without one. */
+static int watch(struct ns_sandbox *sb, struct sbx_error *e)
+{
+	struct epoll_event in = { .events = EPOLLIN };
+
+	sb->exit = epoll_create1(EPOLL_CLOEXEC);
+	if (sb->exit < 0 || epoll_ctl(sb->exit, EPOLL_CTL_ADD, sb->sock, &in) < 0 ||
+	    epoll_ctl(sb->exit, EPOLL_CTL_ADD, sb->pidfd, &in) < 0)
+		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno, "cannot watch the sandbox");
+	return 0;
+}
+
 /* What only the outside can do for a new init, and then: go. */
 static int admit(struct ns_sandbox *sb, const struct ends *d, bool in_v2, enum ns_stage *stage,
 		 struct sbx_error *e)
@@ -333,8 +346,10 @@ int ns_build(struct ns_sandbox *sb, const char *image, int workspace_fd, enum ns
 	}
 	if (r == 0) {
 		keep_ends(sb, &d);
-		r = admit(sb, &d, in_v2, stage, e);
+		r = watch(sb, e);
 	}
+	if (r == 0)
+		r = admit(sb, &d, in_v2, stage, e);
 	endsp(&d); /* or the end of the child could not be seen */
 	if (r == 0)
 		r = ns_await(sb->sock, &sb->workspace, stage, SBX_E_RUNTIME_ERROR, e);
@@ -350,15 +365,16 @@ int ns_build(struct ns_sandbox *sb, const char *image, int workspace_fd, enum ns
 
 void ns_teardown(struct ns_sandbox *sb)
 {
-	int *fds[] = { &sb->pidfd, &sb->sock, &sb->command,   &sb->in,
+	int *fds[] = { &sb->pidfd, &sb->sock, &sb->command,   &sb->exit, &sb->in,
 		       &sb->out,   &sb->err,  &sb->workspace, &sb->mnt };
 
-	if (sb->pid > 0 && !sb->reaped) {
+	if (sb->pid > 0 && !sb->gone) {
 		(void)syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0);
 		while (waitpid(sb->pid, NULL, __WALL) < 0 && errno == EINTR)
 			;
 	}
 	sb->pid = 0;
+	sb->gone = false;
 	for (size_t i = 0; i < SBX_COUNT(fds); i++)
 		sbx_closep(fds[i]);
 	free(sbx_steal(&sb->image));

@@ -6,7 +6,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -52,8 +54,8 @@ int ns_create(const struct rt_host *host, struct ns_sandbox **ret, enum ns_stage
 	sb->base.driver = &rt_namespace;
 	sb->host = host;
 	sb->own_ids = ns_is_root();
-	sb->pidfd = sb->sock = sb->command = sb->in = sb->out = sb->err = -1;
-	sb->workspace = sb->mnt = -1;
+	sb->pidfd = sb->sock = sb->command = sb->exit = -1;
+	sb->in = sb->out = sb->err = sb->workspace = sb->mnt = -1;
 	if (strcmp(cg_name(groups), "none") != 0) {
 		*stage = NS_STAGE_CGROUP;
 		r = cg_leaf_new(groups, &sb->leaf, e);
@@ -116,7 +118,7 @@ static int start(struct rt_sandbox *s, struct rt_fds *ret, struct sbx_error *e)
 
 	if (!sb->prepared || sb->started)
 		return sbx_fail(e, SBX_E_INTERNAL, "a sandbox was started that was not prepared");
-	ret->exit = duplicate(sb->pidfd, e);
+	ret->exit = duplicate(sb->exit, e);
 	if (ret->exit < 0)
 		return ret->exit;
 	sb->started = true;
@@ -138,7 +140,7 @@ static int send_signal(struct rt_sandbox *s, enum rt_signal_scope scope, int sig
 	struct iovec iov = { .iov_base = &order, .iov_len = sizeof(order) };
 	int r;
 
-	if (!sb->started || sb->reaped)
+	if (!sb->started || sb->over)
 		return -ESRCH;
 	if (sig < 1 || sig >= NSIG)
 		return -EINVAL;
@@ -164,7 +166,7 @@ static void usage(struct rt_sandbox *s, uint64_t *cpu_us, uint64_t *peak_bytes)
 
 	if (sb->leaf)
 		cg_leaf_usage(sb->leaf, &u);
-	if (!cg_has(groups, CG_CPUACCT) && !sb->reaped)
+	if (!cg_has(groups, CG_CPUACCT) && !sb->over)
 		u.cpu_us = ns_tree_cpu_us(sb->pid);
 	*cpu_us = u.cpu_us;
 	*peak_bytes = u.peak_bytes;
@@ -177,48 +179,58 @@ static uint64_t micros(struct timeval t)
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_usec;
 }
 
-/* What init said, and what must be made of its silence. */
-static void judge(struct ns_sandbox *sb, struct rt_exit *x)
+/* Init has ended without a word: it was killed, by us or by somebody else. */
+static bool died(struct ns_sandbox *sb, struct ns_done *done)
 {
-	struct ns_done done;
+	struct rusage ru = { 0 };
+	pid_t pid = wait4(sb->pid, NULL, WNOHANG | __WALL, &ru);
 
-	if (ns_recv(sb->sock, &done, sizeof(done), NULL) == 0) {
-		x->status = done.status;
-		sb->own_us = done.self_us;
-	} else {
-		x->status = SIGKILL;
-		x->lost = !sb->killed;
-	}
-	x->killed_by_us = sb->killed || (!x->lost && WIFSIGNALED(x->status) &&
-					 (sb->signals & UINT64_C(1) << (WTERMSIG(x->status) - 1)));
+	if (pid == 0 || (pid < 0 && errno == EINTR))
+		return false;
+	sb->gone = true;
+	sb->end.lost = !sb->killed;
+	done->status = SIGKILL;
+	done->cpu_us = micros(ru.ru_utime) + micros(ru.ru_stime);
+	done->peak_bytes = (uint64_t)ru.ru_maxrss * 1024;
+	return true;
+}
+
+/* Has the end come? Then *done says how. */
+static bool ended(struct ns_sandbox *sb, struct ns_done *done)
+{
+	ssize_t n = recv(sb->sock, done, sizeof(*done), MSG_DONTWAIT);
+
+	if (n == (ssize_t)sizeof(*done))
+		return true;
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	/* Only the pidfd tells from now on. */
+	(void)epoll_ctl(sb->exit, EPOLL_CTL_DEL, sb->sock, NULL);
+	return died(sb, done);
 }
 
 static bool reap(struct rt_sandbox *s, struct rt_exit *out)
 {
 	struct ns_sandbox *sb = of(s);
 	struct rt_exit *x = &sb->end;
-	struct rusage ru = { 0 };
-	pid_t pid;
+	struct ns_done done;
 
-	if (!sb->reaped) {
-		if (sb->pid <= 0)
+	if (!sb->over) {
+		if (!sb->started || !ended(sb, &done))
 			return false;
-		pid = wait4(sb->pid, NULL, WNOHANG | __WALL, &ru);
-		if (pid == 0 || (pid < 0 && errno == EINTR))
-			return false;
-		sb->reaped = true;
-		judge(sb, x);
+		sb->over = true;
+		x->status = done.status;
+		x->killed_by_us =
+			sb->killed || (!x->lost && WIFSIGNALED(x->status) &&
+				       (sb->signals & UINT64_C(1) << (WTERMSIG(x->status) - 1)));
 		if (sb->leaf) {
 			cg_leaf_events(sb->leaf, &x->oom, &x->pids_hit);
 			usage(s, &x->cpu_us, &x->peak_bytes);
 		}
-		/* Without groups: everything that was waited for, by whomever, less init itself. */
-		if (!x->cpu_us) {
-			x->cpu_us = micros(ru.ru_utime) + micros(ru.ru_stime);
-			x->cpu_us -= sb->own_us < x->cpu_us ? sb->own_us : x->cpu_us;
-		}
+		if (!cg_has(ns_groups(sb->host, NULL), CG_CPUACCT))
+			x->cpu_us = done.cpu_us;
 		if (!x->peak_bytes)
-			x->peak_bytes = (uint64_t)ru.ru_maxrss * 1024;
+			x->peak_bytes = done.peak_bytes;
 	}
 	*out = *x;
 	return true;

@@ -72,10 +72,11 @@ struct ns_reply {
 	char text[240];
 };
 
-/* Init to runner, its last words. */
+/* Init to runner, its last words: everything else in the sandbox is dead. */
 struct ns_done {
 	int32_t status;
-	uint64_t self_us; /* CPU time that was init's own */
+	uint64_t cpu_us;     /* of everything that was waited for, by whomever */
+	uint64_t peak_bytes; /* of the largest process */
 };
 
 /* Runner to command. Followed by `size` bytes: cwd, argc arguments, envc variables, each with NUL;
@@ -192,16 +193,18 @@ struct ns_sandbox {
 	int pidfd;	  /* of init */
 	int sock;	  /* to init */
 	int command;	  /* to the command; -1 once it has been started */
+	int exit;	  /* epoll of sock and pidfd: something for reap() */
 	int in, out, err; /* the runner's ends of the pipes */
 	int mnt;	  /* the mount namespace: held so that its end is not init's to wait for */
 	int workspace;
 
 	bool stdin_open;
-	bool prepared, started, reaped;
+	bool prepared, started;
+	bool over;	    /* the end is known: every process but init is dead */
+	bool gone;	    /* init has been waited for */
 	bool killed;	    /* by us, for certain */
 	uint64_t signals;   /* bit n-1: signal n was sent */
-	uint64_t own_us;    /* init's own CPU time, once reaped */
-	struct rt_exit end; /* exec_errno since start, the rest once reaped */
+	struct rt_exit end; /* exec_errno since start, the rest once over */
 };
 
 struct cg *ns_groups(const struct rt_host *host, struct sbx_error *e); /* one per process */

@@ -200,10 +200,10 @@ static int cover_file(int target, const char *name, const char *text, struct ns_
 	if (ns_write_new(spare, text, r) < 0)
 		return -1;
 	tree = open_tree(AT_FDCWD, spare, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-	(void)unlink(spare); /* the mount keeps the file */
 	if (tree < 0 || mount_setattr(tree, "", AT_EMPTY_PATH, &set, sizeof(set)) < 0 ||
 	    move_mount(tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
 		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot cover '/etc/%s'", name);
+	(void)unlink(spare); /* the mount keeps the file */
 	return 0;
 }
 

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,6 +44,7 @@ struct job {
 	struct feeder feeder;
 	struct ending end;
 	int64_t claimed_us, started_us; /* boot clock */
+	int64_t started_wall_us;
 	int64_t deadline_us;  /* of the execution */
 	int64_t kill_us;      /* when TERM has had its grace; INT64_MAX: no TERM was sent */
 	int64_t renew_us;     /* next renewal of the lease */
@@ -376,6 +378,29 @@ static int take_sandbox(struct job *j, struct sbx_error *e)
 	return j->r->sandbox ? 0 : d->create(&j->r->host, &j->r->sandbox, e);
 }
 
+/* A command that is over within a millisecond goes from starting to its end in one step: nobody could
+ * have seen it run, and a transaction of its own would take longer than the command. */
+static bool ends_at_once(const struct job *j)
+{
+	struct pollfd p = { .fd = j->fds.exit, .events = POLLIN };
+
+	return poll(&p, 1, 1) > 0;
+}
+
+static void announce_running(struct job *j)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc = orch_phase_running(j->r->store, j->run.id, j->generation, &e);
+
+	if (rc == -SBX_E_CLAIM_LOST) {
+		j->lost_claim = true;
+		kill_all(j);
+	} else if (rc < 0) { /* the command runs; its end will be recorded all the same */
+		sbx_log(SBX_LOG_WARNING, "cannot record the phase run=%s error=\"%s\"", j->run.id,
+			e.message);
+	}
+}
+
 static int begin(struct job *j, struct sbx_error *e)
 {
 	int rc;
@@ -410,14 +435,9 @@ static int begin(struct job *j, struct sbx_error *e)
 	crash_point("executing");
 	feeder_init(&j->feeder, j->spec, sbx_steal_fd(&j->fds.in));
 	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
-	rc = orch_phase_running(j->r->store, j->run.id, j->generation, e);
-	if (rc == -SBX_E_CLAIM_LOST)
-		j->lost_claim = true;
-	else if (rc < 0) /* the command runs; its end will be recorded all the same */
-		sbx_log(SBX_LOG_WARNING, "cannot record the phase run=%s error=\"%s\"", j->run.id,
-			e->message);
-	if (j->lost_claim)
-		kill_all(j);
+	j->started_wall_us = sbx_now_us();
+	if (!ends_at_once(j))
+		announce_running(j);
 	return 0;
 }
 
@@ -497,6 +517,7 @@ static void finish(struct job *j)
 			e.message);
 		arts.skip_read_error++;
 	}
+	out.started_us = j->started_wall_us;
 	outcome_make(j->spec, &j->plan.plan, &j->end, j->log, &arts, &usage, message, &out);
 	record(j, &out);
 }

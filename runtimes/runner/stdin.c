@@ -21,6 +21,7 @@ void feeder_init(struct feeder *f, const struct ms_run_spec *spec, int fd)
 		.first = spec->stdin_data,
 		.first_len = spec->stdin_len,
 		.interactive = spec->interactive,
+		.eof = f->eof, /* may have been asked for before the start */
 		.bps = spec->stdin_bps,
 		.idle_us = spec->interactive && spec->stdin_idle_timeout_sec > 0 ?
 				   spec->stdin_idle_timeout_sec * SBX_SECOND_US :

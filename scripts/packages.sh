@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
+#
+# What building and testing need, as pairs of a probe and the Debian package that answers it. To be
+# sourced. A tool that is there is not installed again, wherever it came from, and on a system
+# without apt the list still says what is missing.
+#
+#   cmd:NAME     a program            pc:NAME      a library that pkg-config knows
+#   hdr:FILE     a C header           static:NAME  a program without shared libraries
+
+build_needs='
+cmd:gcc=gcc hdr:stdio.h=libc6-dev cmd:meson=meson cmd:ninja=ninja-build cmd:pkg-config=pkg-config
+pc:fuse3=libfuse3-dev cmd:fusermount3=fuse3 pc:json-c=libjson-c-dev pc:sqlite3=libsqlite3-dev
+pc:libseccomp=libseccomp-dev pc:libcap=libcap-dev pc:inih=libinih-dev pc:libcrypto=libssl-dev
+pc:cmocka=libcmocka-dev'
+
+test_needs='
+cmd:python3=python3 cmd:bwrap=bubblewrap cmd:rsync=rsync static:busybox=busybox-static
+cmd:inotifywait=inotify-tools cmd:setpriv=util-linux'
+
+# Without these some tests are skipped, and say so.
+test_wishes='
+cmd:clang=clang cmd:clang-format=clang-format'
+
+probe() {
+	case $1 in
+	cmd:*) command -v "${1#cmd:}" > /dev/null 2>&1 ;;
+	pc:*) pkg-config --exists "${1#pc:}" 2> /dev/null ;;
+	hdr:*) echo "#include <${1#hdr:}>" | gcc -E - > /dev/null 2>&1 ;;
+	static:*)
+		command -v "${1#static:}" > /dev/null 2>&1 &&
+			! ldd "$(command -v "${1#static:}")" > /dev/null 2>&1
+		;;
+	esac
+}
+
+# missing NEEDS: prints the packages whose probe fails.
+missing() {
+	for need in $1; do
+		probe "${need%%=*}" || echo "${need#*=}"
+	done
+}
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	else
+		sudo "$@"
+	fi
+}
+
+apt_install() {
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
+		-o Dpkg::Use-Pty=0 --no-install-recommends install "$@" < /dev/null
+}
+
+# ensure NEEDS: installs what is missing, or says what to install and fails.
+ensure() {
+	packages=$(missing "$1" | tr '\n' ' ')
+	packages=${packages% }
+	[ -n "$packages" ] || return 0
+	if ! command -v apt-get > /dev/null 2>&1; then
+		echo "missing, by their Debian names: $packages" >&2
+		echo "install them with this system's package manager and run $0 again" >&2
+		return 1
+	fi
+	if [ "$(id -u)" != 0 ] && ! command -v sudo > /dev/null 2>&1; then
+		echo "missing: $packages" >&2
+		echo "as root, run: apt-get install $packages" >&2
+		return 1
+	fi
+	echo "installing: $packages"
+	# Try with the lists that are there; a fresh or an old system needs new ones.
+	# shellcheck disable=SC2086
+	if ! apt_install $packages > /dev/null 2>&1; then
+		as_root apt-get -q update < /dev/null || return 1
+		apt_install $packages || return 1
+	fi
+	# An installation that succeeds and yet leaves a probe failing is better said now.
+	left=$(missing "$1" | tr '\n' ' ')
+	[ -z "$left" ] || {
+		echo "installed, but still not usable: $left" >&2
+		return 1
+	}
+}

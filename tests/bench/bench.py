@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measures of docs/performance.md, side by side with what they are compared with, in one run. It prints
+ratios; it never passes or fails. `bench.py [NAME...]` runs some of the rows."""
+import concurrent.futures
+import json
+import os
+import select
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import sbx  # noqa: E402
+
+BWRAP = shutil.which("bwrap")
+BWRAP_ARGV = [BWRAP, "--unshare-all", "--ro-bind", "/", "/", "/bin/true"]
+TRUE = b'{"command":["/bin/true"]}\n'
+
+
+def spawn(argv):
+    null = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
+    return os.posix_spawn(argv[0], argv, os.environ, file_actions=null)
+
+
+def timed(f):
+    t = time.perf_counter()
+    f()
+    return (time.perf_counter() - t) * 1e3
+
+
+def spawn_ms(argv):
+    return timed(lambda: os.waitpid(spawn(argv), 0))
+
+
+def one_shot(mnt):
+    fd = os.open(mnt + "/runs/new", os.O_RDWR)
+    os.write(fd, TRUE)
+    run = os.read(fd, 64).decode().strip()
+    os.close(fd)
+    w = os.open("%s/runs/%s/.wait" % (mnt, run), os.O_RDONLY)
+    got = os.read(w, 64)
+    os.close(w)
+    assert got == b"0\n", got
+
+
+def pct(values, p):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * p / 100))]
+
+
+def row(name, ours, theirs, unit, what, goal):
+    print("%-34s %10.2f %-6s %10.2f %-6s ratio %6.2f  (goal %s)  against %s" %
+          (name, ours, unit, theirs, unit, ours / theirs if theirs else float("nan"), goal, what), flush=True)
+
+
+def bench_oneshot():
+    ours, theirs = [], []
+    with sbx.Mount() as m:
+        for _ in range(10):
+            one_shot(m.mnt)
+            spawn_ms(BWRAP_ARGV)
+        for _ in range(200):  # taken in turns, so that a noisy moment hits both
+            ours.append(timed(lambda: one_shot(m.mnt)))
+            theirs.append(spawn_ms(BWRAP_ARGV))
+    row("one-shot /bin/true p50", pct(ours, 50), pct(theirs, 50), "ms", "bwrap --unshare-all", "0.5")
+    row("one-shot /bin/true p95", pct(ours, 95), pct(theirs, 95), "ms", "bwrap --unshare-all", "-")
+    for tool, argv in (("docker run --rm", docker_argv()), ("runc run", None)):
+        if argv:
+            row("one-shot /bin/true p50", pct(ours, 50), pct([spawn_ms(argv) for _ in range(5)], 50), "ms",
+                tool, "0.02")
+
+
+def docker_argv():
+    docker = shutil.which("docker")
+    if not docker or subprocess.run([docker, "image", "inspect", "sbx-bench"], capture_output=True).returncode:
+        return None
+    return [docker, "run", "--rm", "sbx-bench", "/bin/true"]
+
+
+def burst_ours(m, n):
+    start = threading.Barrier(n + 1)
+    ends = []
+
+    def one():
+        start.wait()
+        one_shot(m.mnt)
+        ends.append(time.perf_counter())
+
+    threads = [threading.Thread(target=one) for _ in range(n)]
+    for t in threads:
+        t.start()
+    start.wait()
+    t0 = time.perf_counter()
+    for t in threads:
+        t.join()
+    return [(e - t0) * 1e3 for e in ends]
+
+
+def burst_bwrap(n):
+    t0 = time.perf_counter()
+    pids = {spawn(BWRAP_ARGV) for _ in range(n)}
+    ends = []
+    while pids:
+        pid, _ = os.wait()
+        pids.discard(pid)
+        ends.append((time.perf_counter() - t0) * 1e3)
+    return ends
+
+
+def bench_burst():
+    ours, theirs = [], []
+    with sbx.Mount(settings={"queue_max_length": 1000}) as m:
+        burst_ours(m, 20)
+        for _ in range(5):
+            ours.append(pct(burst_ours(m, 100), 99))
+            theirs.append(pct(burst_bwrap(100), 99))
+    row("100 at once, p99", statistics.median(ours), statistics.median(theirs), "ms", "100 bwrap", "0.5")
+
+
+def bench_throughput():
+    n, workers = 1000, os.cpu_count() * 2
+    with sbx.Mount(settings={"queue_max_length": 2000}) as m:
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            ours = n / timed(lambda: list(pool.map(lambda _: one_shot(m.mnt), range(n)))) * 1e3
+            theirs = n / timed(lambda: list(pool.map(lambda _: spawn_ms(BWRAP_ARGV), range(n)))) * 1e3
+    row("short runs per second", ours, theirs, "1/s", "bwrap, as many workers", ">= 1.5")
+
+
+def bench_list():
+    n = 100000
+    with sbx.Mount() as m:
+        m.stop()
+        fill_runs(m.state, n)
+        m.start()
+        plain = os.path.join(m.base, "plain")
+        os.mkdir(plain)
+        for name in m.runs():
+            os.mkdir(os.path.join(plain, name))
+        ls = shutil.which("ls")
+        ours = [spawn_ms([ls, m.mnt + "/runs"]) for _ in range(5)]
+        theirs = [spawn_ms([ls, plain]) for _ in range(5)]
+        row("ls runs with 100,000 rows", pct(ours, 50), pct(theirs, 50), "ms", "ls of a plain directory", "3")
+        submits = [timed(lambda: m.submit({"command": ["true"]})) for _ in range(50)]
+    with sbx.Mount() as m:
+        few = [timed(lambda: m.submit({"command": ["true"]})) for _ in range(50)]
+    row("submit with 100,000 rows p50", pct(submits, 50), pct(few, 50), "ms", "submit with none", "1.1")
+
+
+def fill_runs(state, n):
+    """Copies one finished row n times: the listing does not care what they did."""
+    import sqlite3
+    import uuid
+    with sbx.Mount(state=state) as m:
+        m.run({"command": ["true"]})
+    db = sqlite3.connect(os.path.join(state, "state.db"))
+    cols = [r[1] for r in db.execute("PRAGMA table_info(runs)") if r[1] not in ("id", "row")]
+    source = db.execute("SELECT %s FROM runs LIMIT 1" % ",".join(cols)).fetchone()
+    sql = "INSERT INTO runs (id,%s) VALUES (%s)" % (",".join(cols), ",".join("?" * (len(cols) + 1)))
+    base = int(time.time() * 1000) << 80 | 7 << 76 | 2 << 62
+    with db:
+        db.executemany(sql, ((str(uuid.UUID(int=base + (i << 20)),), *source) for i in range(n)))
+    db.close()
+
+
+def bench_readers():
+    """stat by others while 10,000 readers are blocked on one .wait."""
+    import resource
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    threading.stack_size(64 << 10)
+    n = int(os.environ.get("SBX_BENCH_READERS", "10000"))
+    with sbx.Mount() as m:
+        r = m.submit({"command": ["sleep", "3000"]})
+        r.wait_phase("running")
+        path = m.mnt + "/runs/new"
+
+        def stats():
+            return pct([timed(lambda: os.stat(path)) for _ in range(2000)], 50)
+
+        before = stats()
+        done = []
+
+        def reader():
+            fd = os.open(r.path(".wait"), os.O_RDONLY)
+            done.append(os.read(fd, 100))
+            os.close(fd)
+
+        threads = [threading.Thread(target=reader) for _ in range(n)]
+        for t in threads:
+            t.start()
+        after = stats()
+        row("stat beside %d blocked readers" % n, after * 1e3, before * 1e3, "us", "stat without them", "1.1")
+        t0 = time.perf_counter()
+        r.ctl("kill")
+        for t in threads:
+            t.join()
+        print("%-34s %10.2f ms until the last of %d had its answer" %
+              ("wake of all", (time.perf_counter() - t0) * 1e3, len(done)), flush=True)
+
+
+def bench_artifact():
+    settings = {"workspace_cap_mb": 3000, "tier_trusted_workspace_cap_mb": 3000,
+                "max_artifact_file_bytes": 2 << 30, "max_artifact_total_bytes": 2 << 30,
+                "max_artifact_bytes_per_run_mb": 2048, "max_artifact_bytes_per_user_mb": 4096}
+    with sbx.Mount(settings=settings) as m:
+        r = m.run({"command": ["sh", "-c", "head -c 1073741824 /dev/zero > big"], "trust_level": "trusted",
+                   "network_policy": "deny_all", "capture_patterns": ["big"]}, 120)
+        assert r.exit == "0", r.json()
+        back = os.path.join(m.state, "runs", r.id, "artifacts", "big")
+
+        def read(path):
+            buf = bytearray(1 << 20)
+            with open(path, "rb", buffering=0) as f:
+                while f.readinto(buf):
+                    pass
+
+        read(back)
+        plain = pct([timed(lambda: read(back)) for _ in range(3)], 50)
+        first = timed(lambda: read(r.path("artifacts", "big")))
+        again = pct([timed(lambda: read(r.path("artifacts", "big"))) for _ in range(3)], 50)
+        row("1 GiB artifact, first read", 1024e3 / first, 1024e3 / plain, "MiB/s", "its backing file", "-")
+        row("1 GiB artifact, again", 1024e3 / again, 1024e3 / plain, "MiB/s", "its backing file", "-")
+
+
+def bench_kill():
+    spec = {"command": ["sh", "-c", "for i in $(seq 50); do sleep 1000 & done; echo up; wait"]}
+    ours = []
+    with sbx.Mount() as m:
+        for _ in range(5):
+            r = m.submit(spec)
+            r.stream_until(b"up")
+            t = time.perf_counter()
+            r.ctl("kill")
+            r.wait()
+            ours.append((time.perf_counter() - t) * 1e3)
+    theirs = []
+    group = "/sys/fs/cgroup/unified/sbx-bench-%d" % os.getpid()
+    for _ in range(5):
+        try:
+            os.mkdir(group)
+        except OSError:
+            print("kill of 50 processes: no cgroup2 to compare with", flush=True)
+            return
+        pids = [spawn([shutil.which("sleep"), "1000"]) for _ in range(50)]
+        for pid in pids:
+            with open(group + "/cgroup.procs", "w") as f:
+                f.write(str(pid))
+        t = time.perf_counter()
+        with open(group + "/cgroup.kill", "w") as f:
+            f.write("1")
+        for pid in pids:
+            os.waitpid(pid, 0)
+        theirs.append((time.perf_counter() - t) * 1e3)
+        os.rmdir(group)
+    row("kill of 50 processes", pct(ours, 50), pct(theirs, 50), "ms", "bare cgroup.kill", "2")
+
+
+def bench_log():
+    settings = {"max_log_bytes": 1 << 30}
+    cmd = "head -c 536870912 /dev/zero | tr '\\0' k"
+    with sbx.Mount(settings=settings) as m:
+        ours = timed(lambda: m.run({"command": ["sh", "-c", cmd]}, 120))
+        out = os.path.join(m.base, "out")
+        theirs = timed(lambda: subprocess.run(["sh", "-c", cmd + " | cat > " + out], check=True))
+    row("log intake", 512e3 / ours, 512e3 / theirs, "MiB/s", "cat > file through a pipe", ">= 0.5")
+
+
+def cpu_ticks(pids):
+    total = 0
+    for pid in pids:
+        with open("/proc/%d/stat" % pid) as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total
+
+
+def rss_mib(pid):
+    with open("/proc/%d/status" % pid) as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmRSS")) / 1024
+
+
+def bench_idle():
+    with sbx.Mount() as m:
+        m.stop()
+        fill_runs(m.state, 10000)
+        m.start()
+        m.run({"command": ["true"]})
+        os.listdir(m.mnt + "/runs")
+        pids = m.processes()
+        before = cpu_ticks(pids)
+        select.select([], [], [], 60)
+        used = (cpu_ticks(pids) - before) / os.sysconf("SC_CLK_TCK")
+        print("%-34s %10.2f s of CPU in 60 s, %d processes (goal 0.00)" % ("idle", used, len(pids)), flush=True)
+        print("%-34s %10.2f MiB resident with 10,000 runs (goal 12)" % ("sandboxfs", rss_mib(m.proc.pid)),
+              flush=True)
+        runners = [rss_mib(p) for p in pids if p != m.proc.pid]
+        print("%-34s %10.2f MiB resident, the largest of %d (goal 4)" %
+              ("runner and its processes", max(runners), len(runners)), flush=True)
+
+
+ROWS = {name[6:]: f for name, f in list(globals().items()) if name.startswith("bench_")}
+
+
+def main():
+    if not BWRAP:
+        sys.exit("bwrap is not installed: there is nothing to compare with")
+    print(json.dumps({"kernel": os.uname().release, "cpus": os.cpu_count(), "load": os.getloadavg()[0]}))
+    for name in sys.argv[1:] or ROWS:
+        if name not in ROWS:
+            sys.exit("no row '%s'; there are: %s" % (name, " ".join(ROWS)))
+        ROWS[name]()
+
+
+if __name__ == "__main__":
+    main()
