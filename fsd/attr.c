@@ -45,20 +45,29 @@ double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run)
 	return FSD_FOREVER; /* names never move and rows are never used again */
 }
 
+static bool later(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec != b->tv_sec ? a->tv_sec > b->tv_sec : a->tv_nsec > b->tv_nsec;
+}
+
 static int set_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ms_node *n,
 		    const struct run_ref *run, struct stat *st)
 {
 	sbx_autobuf out = SBX_BUF_INIT(RENDER_MAX);
+	struct timespec changed = { 0 };
 	int64_t size;
 	bool ended;
 	int r;
 
 	switch (n->kind) {
 	case MS_K_LOG:
-		size = log_size(f, run->key.id, (enum log_view)log_view_of(n), &ended);
+		size = log_size(f, run->key.id, (enum log_view)log_view_of(n), &changed, &ended);
 		if (size < 0)
 			return (int)size;
 		st->st_size = size;
+		/* Changes of phase are frames, so log.ndjson changes with either. */
+		if (changed.tv_sec && (n->view != MS_V_NDJSON || later(&changed, &st->st_mtim)))
+			st->st_mtim = st->st_ctim = changed;
 		return 0;
 	case MS_K_FILE:
 	case MS_K_LINK:
@@ -115,9 +124,10 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	*timeout = attr_timeout(n, run);
 	/* The end frame follows the row: until it is there the size may still grow. */
 	if (n->kind == MS_K_LOG && *timeout > 0) {
+		struct timespec changed;
 		bool ended = false;
 
-		if (log_size(f, run->key.id, LOG_VIEW_NDJSON, &ended) < 0 || !ended)
+		if (log_size(f, run->key.id, LOG_VIEW_NDJSON, &changed, &ended) < 0 || !ended)
 			*timeout = 0;
 	}
 	return r;

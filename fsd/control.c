@@ -377,12 +377,10 @@ void control_release(struct fsd *f, struct handle *base)
 	struct bound *b;
 
 	while ((b = h->bound)) {
-		bool done;
-
 		h->bound = b->next;
 		crash_point("door_release_bound");
 		/* The last copy of the descriptor is closed, whatever the reason: so ends the run. */
-		(void)orch_run_cancel(f->orch, &h->who, b->id, STORE_CANCEL_KILL, &done, NULL);
+		(void)orch_run_unbind(f->orch, &h->who, b->id, NULL);
 		free(b);
 	}
 	sbx_buf_free(&h->doc);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- texts ------------------------------------------------------------------------------- */
 
@@ -89,12 +90,14 @@ int log_view_of(const struct ms_node *n)
 	}
 }
 
-int64_t log_size(struct fsd *f, const char *id, enum log_view view, bool *ret_ended)
+int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed,
+		 bool *ret_ended)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 	sbx_autoclose int dir = store_run_dir(f->store, id, false, &e);
 	struct log_reader *log = NULL;
 	int64_t size = 0;
+	struct stat st;
 
 	*ret_ended = false;
 	if (dir == -SBX_E_RUN_NOT_FOUND)
@@ -105,6 +108,8 @@ int64_t log_size(struct fsd *f, const char *id, enum log_view view, bool *ret_en
 		size = -fsd_errno(&e);
 	else
 		size = log_reader_size(log, view);
+	if (size >= 0 && log_reader_fd(log) >= 0 && fstat(log_reader_fd(log), &st) == 0)
+		*changed = st.st_mtim;
 	*ret_ended = size >= 0 && log_reader_ended(log);
 	log_reader_close(log);
 	return size;

@@ -151,8 +151,9 @@ void log_read(fuse_req_t req, struct log_handle *h, size_t size, off_t off);
 void text_free(struct text_handle *h);
 void log_free(struct log_handle *h);
 int log_view_of(const struct ms_node *n); /* enum log_view */
-/* Size of a log node now. -errno. */
-int64_t log_size(struct fsd *f, const char *id, enum log_view view, bool *ret_ended);
+/* Size of a log node now, or -errno. *changed is set when the log has a file to say so. */
+int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed,
+		 bool *ret_ended);
 
 /* ---- control.c: new, check, ctl, stdin ---------------------------------------------------------------------------------- */
 

@@ -516,6 +516,19 @@ static int run_mode(struct fsd_options *o)
 	return o->mode == FSD_CHECK ? check(o) : mount_and_serve(o);
 }
 
+/* What the starter ignored or blocked (nohup, a careless manager of services) must not decide whether
+ * we can be stopped. */
+static void default_signals(void)
+{
+	struct sigaction dfl = { .sa_handler = SIG_DFL };
+	sigset_t none;
+
+	for (int sig = 1; sig < NSIG; sig++)
+		(void)sigaction(sig, &dfl, NULL); /* KILL and STOP cannot be set, nor ignored */
+	sigemptyset(&none);
+	(void)sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
@@ -523,6 +536,7 @@ int main(int argc, char **argv)
 	struct rlimit files;
 	int rc;
 
+	default_signals();
 	/* Few arenas: the threads are many, what they allocate is little. */
 	(void)mallopt(M_ARENA_MAX, 2);
 	(void)umask(077);

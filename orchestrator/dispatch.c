@@ -52,13 +52,17 @@ static bool may_have_executed(struct orch *o, const struct store_run *r)
 	return begun;
 }
 
-static int requeue(struct store_tx *tx, const struct store_run *r, bool *done, struct sbx_error *e)
+/* It waits anew, with a whole time to live: the delay was not the client's. */
+static int requeue(struct orch *o, struct store_tx *tx, const struct store_run *r, bool *done,
+		   struct sbx_error *e)
 {
+	int64_t ttl = orch_settings(o)->queue_ttl_sec * SBX_SECOND_US;
 	struct store_transition t = { .id = r->id,
 				      .from = STORE_MASK(STORE_STARTING),
 				      .generation = r->generation,
 				      .to = STORE_QUEUED,
 				      .reason = "queued",
+				      .queue_expires_us = sbx_boot_us() + ttl,
 				      .requeue = true };
 
 	return store_tx_run_transition(tx, &t, done, e);
@@ -123,7 +127,7 @@ static int take_over(struct orch *o, const struct store_run *r, const char *reas
 		reason = "canceled_by_user";
 	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
-		rc = again ? requeue(tx, r, &done, e) : end_lost(tx, r, reason, bytes, &done, e);
+		rc = again ? requeue(o, tx, r, &done, e) : end_lost(tx, r, reason, bytes, &done, e);
 	crash_point("door_reap_marked");
 	if (rc == 0)
 		rc = store_commit(sbx_steal(&tx), true, e);
@@ -365,22 +369,37 @@ static void *dispatcher(void *arg)
 	return NULL;
 }
 
-/* Runs that a process which no longer exists had claimed: no need to wait for their leases. */
-static bool reap_one_dead(void *ctx, const struct store_run *r)
-{
-	struct orch *o = ctx;
+/* Live runs whose claimant certainly is gone. */
+struct dead {
+	struct {
+		char id[37];
+		int64_t generation;
+	} list[256];
+	size_t n;
+};
 
-	if (r->claim_owner && !orch_owner_alive(r->claim_owner))
-		dispatch_lost(o, r->id, r->generation);
-	return true;
+static bool note_dead(void *ctx, const struct store_run *r)
+{
+	struct dead *d = ctx;
+
+	if (r->claim_owner && !orch_owner_alive(r->claim_owner)) {
+		(void)snprintf(d->list[d->n].id, sizeof(d->list[d->n].id), "%s", r->id);
+		d->list[d->n++].generation = r->generation;
+	}
+	return d->n < SBX_COUNT(d->list);
 }
 
+/* Runs that a process which no longer exists had claimed: no need to wait for their leases. More than
+ * one batch of them is left to the leases. */
 static void reap_dead_owners(struct orch *o)
 {
 	for (enum store_phase ph = STORE_STARTING; ph <= STORE_RUNNING; ph++) {
-		struct store_run_filter f = { .phase = ph, .limit = 1000 };
+		const struct store_run_filter f = { .phase = ph, .limit = 1000 };
+		struct dead d = { .n = 0 };
 
-		(void)store_run_list(o->store, &f, reap_one_dead, o, NULL);
+		(void)store_run_list(o->store, &f, note_dead, &d, NULL);
+		for (size_t i = 0; i < d.n; i++)
+			dispatch_lost(o, d.list[i].id, d.list[i].generation);
 	}
 }
 

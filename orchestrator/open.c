@@ -270,7 +270,11 @@ int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_err
 
 int orch_start(struct orch *o, struct sbx_error *e)
 {
-	return dispatch_start(o, e);
+	int rc = dispatch_start(o, e);
+
+	if (rc == 0)
+		bound_sweep(o);
+	return rc;
 }
 
 struct orch *orch_close(struct orch *o)

@@ -98,6 +98,13 @@ void dispatch_lost(struct orch *o, const char *id, int64_t generation);
 /* Ends the stream of a run that ended without a runner. */
 void dispatch_end_frame(struct orch *o, const char *id, const char *reason);
 
+/* ---- bound.c: runs that end with a handle ---- */
+
+int bound_add(struct orch *o, const char *id, struct sbx_error *e);
+void bound_drop(struct orch *o, const char *id);
+/* Ends the runs whose door is dead. */
+void bound_sweep(struct orch *o);
+
 /* ---- janitor.c ---- */
 
 /* One round of housekeeping, by the door that holds the lock. Returns microseconds until it wants to

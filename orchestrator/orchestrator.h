@@ -91,6 +91,9 @@ int orch_run_get(struct orch *o, const struct orch_principal *p, const char *id,
 /* *ret_done false: it had ended already. */
 int orch_run_cancel(struct orch *o, const struct orch_principal *p, const char *id,
 		    enum store_cancel how, bool *ret_done, struct sbx_error *e);
+/* The handle that a run was bound to has closed: the run is killed. */
+int orch_run_unbind(struct orch *o, const struct orch_principal *p, const char *id,
+		    struct sbx_error *e);
 /* One command: cancel | kill | signal NAME | eof. INVALID_ARGUMENT, RUN_ENDED, NOT_INTERACTIVE. */
 int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id, const char *text,
 		 size_t len, struct sbx_error *e);

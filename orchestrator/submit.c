@@ -275,6 +275,8 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	ret->bound = s.spec->lifetime && strcmp(s.spec->lifetime, "handle") == 0;
 	ret->resume_from_seq = s.spec->resume_from_seq;
 	memcpy(ret->id, s.id, sizeof(ret->id));
+	if (ret->bound && (rc = bound_add(o, s.id, e)) < 0)
+		return rc;
 	if (o->pool)
 		runner = pool_take(o->pool);
 	rc = store_begin(o->store, &tx, e);
@@ -294,6 +296,8 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	else if (runner)
 		pool_give_back(o->pool, runner);
 	crash_point("door_submit_assigned");
+	if (ret->bound && (rc < 0 || ret->replayed))
+		bound_drop(o, s.id);
 	if (rc < 0 || ret->replayed)
 		return rc;
 	/* The sandbox is already being filled while the disk takes the row; the caller hears of the

@@ -50,7 +50,9 @@ int log_writer_open(int run_dirfd, int64_t cap_bytes, struct log_writer **ret,
 		    struct sbx_error *e);
 /* Takes bytes of one stream. Bytes that may be the first part of a character are kept back until
  * the rest comes or log_writer_flush. Above the cap one LOG_TRUNCATED frame is written and the
- * rest is only counted. */
+ * rest is only counted; the log is full too after 65536 + cap/16 frames, so that single bytes
+ * cannot make an index of many times the cap. A write that fails (STORAGE_FULL on a full disk) is
+ * returned once, and from then on everything is only counted: treat it as a truncation. */
 int log_writer_put(struct log_writer *w, enum log_type stream, const void *data, size_t len,
 		   struct sbx_error *e);
 int log_writer_flush(struct log_writer *w, enum log_type stream, struct sbx_error *e);

@@ -393,46 +393,49 @@ static int line_bounds(struct log_reader *r, uint64_t seq, struct log_record *re
 	return rc < 0 ? rc : get(r, seq, rec, e);
 }
 
-/* The line that holds byte off, rendered into r->line. Whoever reads on finds the present or
- * the next one without a search. */
-static int load_line(struct log_reader *r, uint64_t off, uint64_t *start, struct sbx_error *e)
+/* The frame whose line holds byte off. Whoever reads on finds the present or the next one
+ * without a search. */
+static int find_line(struct log_reader *r, uint64_t off, struct log_record *rec, uint64_t *start,
+		     struct sbx_error *e)
 {
-	struct log_record rec = { .json_total = 0 };
-	uint64_t seq = r->line_seq;
+	uint64_t seq;
 	int rc;
 
-	for (uint64_t i = 0; i < 2 && seq > 0 && seq <= r->frames; i++, seq++) {
-		rc = line_bounds(r, seq, &rec, start, e);
-		if (rc < 0)
-			return rc;
-		if (*start <= off && off < rec.json_total)
-			break;
-	}
-	if (!(seq > 0 && seq <= r->frames && *start <= off && off < rec.json_total)) {
-		rc = find(r, LOG_VIEW_NDJSON, off, &seq, e);
-		if (rc == 0)
-			rc = line_bounds(r, seq, &rec, start, e);
-		if (rc < 0)
+	for (seq = r->line_seq; seq > 0 && seq <= r->line_seq + 1 && seq <= r->frames; seq++) {
+		rc = line_bounds(r, seq, rec, start, e);
+		if (rc < 0 || (*start <= off && off < rec->json_total))
 			return rc;
 	}
-	if (*start > off || rec.json_total <= off)
-		return damaged(seq, e);
-	if (seq != r->line_seq) {
-		r->line_seq = 0;
-		r->line.len = 0;
-		rc = render(r, &rec, &r->line, e);
-		sbx_buf_add(&r->line, "\n", 1);
-		if (rc == 0 && (sbx_buf_failed(&r->line) || r->line.len != rec.json_total - *start))
-			rc = damaged(seq, e);
-		if (rc < 0) {
-			/* the buffer's failure is sticky; begin with a new one next time */
-			sbx_buf_free(&r->line);
-			r->line = (struct sbx_buf)SBX_BUF_INIT(LINE_MAX);
-			return rc;
-		}
-		r->line_seq = seq;
+	rc = find(r, LOG_VIEW_NDJSON, off, &seq, e);
+	if (rc == 0)
+		rc = line_bounds(r, seq, rec, start, e);
+	if (rc == 0 && (*start > off || rec->json_total <= off))
+		rc = damaged(seq, e);
+	return rc;
+}
+
+/* Renders it into r->line, unless it is there already. */
+static int load_line(struct log_reader *r, uint64_t off, uint64_t *start, struct sbx_error *e)
+{
+	struct log_record rec;
+	int rc = find_line(r, off, &rec, start, e);
+
+	if (rc < 0 || rec.seq == r->line_seq)
+		return rc;
+	r->line_seq = 0;
+	r->line.len = 0;
+	rc = render(r, &rec, &r->line, e);
+	sbx_buf_add(&r->line, "\n", 1);
+	if (rc == 0 && (sbx_buf_failed(&r->line) || r->line.len != rec.json_total - *start))
+		rc = damaged(rec.seq, e);
+	if (rc == 0) {
+		r->line_seq = rec.seq;
+		return 0;
 	}
-	return 0;
+	/* The failure of a buffer is sticky; begin with a new one next time. */
+	sbx_buf_free(&r->line);
+	r->line = (struct sbx_buf)SBX_BUF_INIT(LINE_MAX);
+	return rc;
 }
 
 static ssize_t read_ndjson(struct log_reader *r, enum log_view view, uint64_t off, char *buf,

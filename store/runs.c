@@ -263,8 +263,10 @@ static int write_after(struct store_tx *tx, const struct store_transition *t,
 			   store_int(t->claim_owner || t->requeue || end),
 			   store_text(t->claim_owner),
 			   store_text(t->claim_owner ? t->claim_boot : NULL),
-			   store_int(t->claim_owner ? t->claim_expires_us : 0), store_int(now),
-			   store_int(b->row), store_int(b->phase), store_int(b->generation)),
+			   store_int(t->claim_owner ? t->claim_expires_us : 0),
+			   store_int(t->requeue ? t->queue_expires_us : 0),
+			   store_text(sbx_boot_id()), store_int(now), store_int(b->row),
+			   store_int(b->phase), store_int(b->generation)),
 		&q, e);
 	*ret_done = r == 1;
 	return r < 0 ? r : 0;

@@ -6,8 +6,8 @@
  * number of finished runs unseen (tests/unit/test_store_plans.c); a plan that begins with '='
  * is an exception and gives its reason. Parameters appear first in the order of their numbers.
  * "phase < 4" beside "phase = 1" says nothing new, nor does "finished_us > 0" beside a phase that
- * is terminal (a transition sets it there and nowhere else): they are conditions of partial indices,
- * which SQLite recognises only when they are spelled out.
+ * is terminal (a transition sets it there and nowhere else): they are conditions of partial
+ * indices, which SQLite recognises only when they are spelled out.
  */
 #ifndef SBX_STORE_STATEMENTS_H
 #define SBX_STORE_STATEMENTS_H
@@ -61,7 +61,8 @@
 
 #define COMMA_COLUMN(type, member, column) ", " column
 #define RUN_ROW "rid" STORE_RUN_COLUMNS(COMMA_COLUMN)
-#define RUN_KEY "rid, id, uid, phase, created_us, changed_us, interactive, session_id, has_exit_code"
+#define RUN_KEY "rid, id, uid, phase, created_us, changed_us, interactive, session_id, " \
+	"has_exit_code"
 
 #define QUEUED "phase = 1 AND phase < 4"
 #define ACTIVE "phase IN (2, 3) AND phase < 4"
@@ -119,7 +120,9 @@ X(CAS_WRITE, PK,                                                                
   "claim_owner = CASE WHEN $15 = 1 THEN $16 ELSE claim_owner END, "                             \
   "claim_boot = CASE WHEN $15 = 1 THEN $17 ELSE claim_boot END, "                               \
   "claim_expires_us = CASE WHEN $15 = 1 THEN $18 ELSE claim_expires_us END, "                   \
-  "changed_us = " LATER("19") " WHERE rid = $20 AND phase = $21 AND generation = $22 "          \
+  "queue_expires_us = CASE WHEN $19 > 0 THEN $19 ELSE queue_expires_us END, "                   \
+  "queue_boot = CASE WHEN $19 > 0 THEN $20 ELSE queue_boot END, "                               \
+  "changed_us = " LATER("21") " WHERE rid = $22 AND phase = $23 AND generation = $24 "          \
   "RETURNING rid")                                                                              \
 X(RENEW, BY_ID,                                                                                 \
   "UPDATE runs SET claim_expires_us = $1 WHERE id = $2 AND generation = $3 "                    \

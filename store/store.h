@@ -6,7 +6,8 @@
  *
  * Threads: a struct store may be used by any number of threads. Reads take a connection
  * from a small pool. There is one write connection; store_begin() waits for it and the
- * transaction belongs to the thread that began it. Never do other I/O inside one.
+ * transaction belongs to the thread that began it. Never do other I/O inside one. A callback
+ * (each) runs while a reader is borrowed, so it must not call the store.
  *
  * Errors: SBX_E_STORE_UNAVAILABLE when SQLite fails (busy for longer than 10 s included),
  * SBX_E_STORAGE_FULL when the disk is full, SBX_E_NO_MEMORY; others are named per function.
@@ -56,6 +57,10 @@ int store_begin(struct store *s, struct store_tx **ret, struct sbx_error *e);
  * only when the write-ahead log is on the disk; the sync happens after the write lock is
  * released and concurrent callers share one. When store_tx_change() was used the feed is
  * touched after that.
+ *
+ * A sync that fails is the one failure after which the change stands: it can be seen, but whether
+ * it survives a power cut is not known. From then on every durable commit of this process fails,
+ * until the store is opened again.
  */
 int store_commit(struct store_tx *tx, bool durable, struct sbx_error *e);
 /* As store_commit(tx, false) but leaves sync and feed to a later store_settle(), so that a caller
@@ -145,7 +150,8 @@ int store_tx_run_get(struct store_tx *tx, const char *id, struct store_run *ret,
 /*
  * The compare-and-set that every phase change goes through. Writes only if the row is in one of
  * `from` and, unless generation is negative, has exactly that generation; else *ret_done is false
- * and nothing changed. Appends to the feed. Terminal phases clear the claim. Members that are
+ * and nothing changed. A terminal phase in `from` counts for nothing: finished runs never change.
+ * Appends to the feed. Terminal phases clear the claim and set finished_us. Members that are
  * NULL or 0 (or has_exit_code false) leave the column as it is.
  */
 struct store_transition {
@@ -162,6 +168,8 @@ struct store_transition {
 	const char *claim_owner, *claim_boot;
 	int64_t claim_expires_us;
 	bool requeue; /* clears claim and started_us (to must be STORE_QUEUED) */
+	int64_t queue_expires_us; /* with requeue: the end of its time in the queue, of this boot; 0
+				     keeps the one it had, and the boot it was counted in */
 };
 int store_tx_run_transition(struct store_tx *tx, const struct store_transition *t, bool *ret_done,
 			    struct sbx_error *e);

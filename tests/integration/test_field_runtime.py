@@ -58,7 +58,7 @@ class F10(field.Case):
                              timeout_sec=1))
         r.wait()
         self.assertEqual(self.reason(r), "execution_timeout")
-        self.assertEqual(r.log, b"up\nbye\n")
+        self.assertEqual(r.stdout, b"up\nbye\n")
 
     def test_F10_a_stopped_command_is_ended_too(self):
         r = self.m.submit(sh("echo up; kill -STOP $$; echo on", timeout_sec=1))
@@ -159,11 +159,18 @@ class F13(field.Case):
         self.ended(r, 0, "completed")
         self.assertEqual(r.log.split()[0], b"5")
 
-    def test_F13_end_of_input_before_the_start(self):
-        r = self.interactive()
-        r.ctl("eof")
-        self.ended(r, 0, "completed")
-        self.assertEqual(r.log.split(), [b"0", b"tail", b"notty"])
+    def test_F13_input_and_its_end_before_the_start(self):
+        with sbx.Mount(settings={"max_concurrent_runs": 1, "cancel_grace_seconds": 0}) as m:
+            first = m.submit(spec(command=["sleep", "60"]))
+            first.wait_phase("running")
+            r = m.submit(sh("wc -c", interactive=True))
+            self.assertEqual(r.status(), "queued")
+            with open(r.path("stdin"), "wb", buffering=0) as f:
+                f.write(b"early")
+            r.ctl("eof")
+            first.ctl("kill")
+            self.ended(r, 0, "completed")
+            self.assertEqual(r.log.split(), [b"5"])
 
     def test_F13_no_carriage_return_is_added(self):
         r = self.m.submit(sh("printf 'a\\nb\\n'; printf 'c\\n' >&2"))
@@ -188,9 +195,9 @@ class F14(field.Case):
     def test_F14_also_when_the_service_was_started_with_signals_ignored(self):
         # A service manager, nohup or a shell in the background hands these down.
         prefix = [sys.executable, "-c",
-                  "import os,signal,sys\nfor s in ('HUP','INT','QUIT','PIPE','TERM','CHLD','USR1'):\n"
-                  "  n=getattr(signal,'SIG'+s)\n  if s not in ('TERM','CHLD'): signal.signal(n,signal.SIG_IGN)\n"
-                  "  if s!='TERM': signal.pthread_sigmask(signal.SIG_BLOCK,[n])\n"
+                  "import os,signal,sys\nfor s in ('HUP','INT','QUIT','PIPE','TERM','CHLD','USR1','USR2'):\n"
+                  "  n=getattr(signal,'SIG'+s)\n  signal.signal(n,signal.SIG_IGN)\n"
+                  "  signal.pthread_sigmask(signal.SIG_BLOCK,[n])\n"
                   "os.execv(sys.argv[1],sys.argv[1:])"]
         with sbx.Mount(prefix=prefix) as m:
             self.check(m.submit(sh(self.SCRIPT)))

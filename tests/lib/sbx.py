@@ -150,8 +150,8 @@ class Run:
 class Mount:
     """A sandboxfs of its own. Use as a context manager."""
 
-    def __init__(self, state=None, opts=(), settings=None, env=None, prefix=(), check_leaks=True):
-        self.base = tempfile.mkdtemp(prefix="sbx-test-")
+    def __init__(self, state=None, opts=(), settings=None, env=None, prefix=(), check_leaks=True, where=None):
+        self.base = tempfile.mkdtemp(prefix="sbx-test-", dir=where)
         os.chmod(self.base, 0o755)
         self.mnt = os.path.join(self.base, "mnt")
         os.mkdir(self.mnt)
@@ -221,7 +221,12 @@ class Mount:
         """TERM, as an operator would; returns the exit status."""
         if self.proc and self.proc.poll() is None:
             self.proc.send_signal(signal.SIGTERM)
-            self.proc.wait(timeout * SLOW)
+            try:
+                self.proc.wait(timeout * SLOW)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self.unmount_stale()
+                raise AssertionError("sandboxfs does not stop: " + self.errors()) from None
         return self.proc.returncode if self.proc else None
 
     def kill(self):

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,6 +171,18 @@ static inline bool finish(struct store *s, const char *id, enum store_phase to)
 				      .exit_code = 0 };
 
 	return move(s, &t);
+}
+
+/* Somebody with the sqlite3 shell. */
+static inline void exec_raw(const struct fixture *f, const char *sql)
+{
+	char path[128];
+	sqlite3 *db = NULL;
+
+	(void)snprintf(path, sizeof(path), "%s/state.db", f->dir);
+	assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+	assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+	sqlite3_close(db);
 }
 
 /* Waits for a child and gives its exit status; fails the test when it was killed. */

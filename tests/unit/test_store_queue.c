@@ -166,6 +166,27 @@ static void lease__expires_by_boot_time(void **state)
 	assert_expired(f->s, store_tx_lease_expired, "zzzzzzzz", INT64_MAX, NULL);
 }
 
+static void queue__a_requeued_run_may_get_new_time(void **state)
+{
+	struct fixture *f = *state;
+	char id[37];
+	struct store_transition again = { .id = id,
+					  .from = STORE_MASK(STORE_STARTING),
+					  .generation = -1,
+					  .to = STORE_QUEUED,
+					  .requeue = true };
+
+	submit_until(f->s, 1000, id);
+	assert_true(claim(f->s, id, 5));
+	assert_true(move(f->s, &again));
+	assert_expired(f->s, store_tx_queue_expired, sbx_boot_id(), 1001, id);
+	assert_true(claim(f->s, id, 5));
+	again.queue_expires_us = 3000;
+	assert_true(move(f->s, &again));
+	assert_expired(f->s, store_tx_queue_expired, sbx_boot_id(), 3000, NULL);
+	assert_expired(f->s, store_tx_queue_expired, sbx_boot_id(), 3001, id);
+}
+
 static void deadlines__are_now_for_another_boot(void **state)
 {
 	struct fixture *f = *state;
@@ -501,6 +522,7 @@ int main(void)
 		STORE_TEST(queue__head_and_position_in_one_users_line),
 		STORE_TEST(queue__expires_by_boot_time),
 		STORE_TEST(lease__expires_by_boot_time),
+		STORE_TEST(queue__a_requeued_run_may_get_new_time),
 		STORE_TEST(deadlines__are_now_for_another_boot),
 		STORE_TEST(counts__per_scope),
 		STORE_TEST(meta__is_kept),
