@@ -122,6 +122,17 @@ static size_t json_escape(const char *s, size_t len, char out[8], size_t *out_le
 	return 1;
 }
 
+/* Printable ASCII but for quote and backslash stands for itself; logs are mostly that. */
+static size_t plain_run(const char *s, size_t len)
+{
+	size_t i = 0;
+
+	while (i < len && (unsigned char)s[i] >= 0x20 && (unsigned char)s[i] < 0x7f && s[i] != '"' &&
+	       s[i] != '\\')
+		i++;
+	return i;
+}
+
 /* Walks the text; with b NULL it only counts. */
 static size_t json_str(struct sbx_buf *b, const char *s, size_t len)
 {
@@ -131,9 +142,12 @@ static size_t json_str(struct sbx_buf *b, const char *s, size_t len)
 	if (b)
 		sbx_buf_add(b, "\"", 1);
 	while (i < len) {
+		i += plain_run(s + i, len - i);
+		if (i == len)
+			break;
 		n = json_escape(s + i, len - i, out, &out_len);
 		if (n == 0) {
-			i += (unsigned char)s[i] < 0x80 ? 1 : sbx_utf8_char(s + i, len - i);
+			i += sbx_utf8_char(s + i, len - i);
 			continue;
 		}
 		if (b) {

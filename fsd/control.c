@@ -376,6 +376,7 @@ void control_release(struct fsd *f, struct handle *base)
 	struct control_handle *h = (struct control_handle *)base;
 	struct bound *b;
 
+	wait_for_reply(&h->lock);
 	while ((b = h->bound)) {
 		h->bound = b->next;
 		crash_point("door_release_bound");
@@ -385,6 +386,5 @@ void control_release(struct fsd *f, struct handle *base)
 	}
 	sbx_buf_free(&h->doc);
 	free(h->reply);
-	pthread_mutex_destroy(&h->lock);
 	free(h);
 }

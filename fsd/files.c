@@ -46,6 +46,7 @@ void text_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_r
 		return;
 	}
 	handle_init(&h->h, H_TEXT, ino, run);
+	pthread_mutex_init(&h->lock, NULL);
 	h->len = out.len;
 	h->data = out.data;
 	h->seen = run ? run->key.phase : 0;
@@ -65,11 +66,21 @@ void text_read(fuse_req_t req, struct text_handle *h, size_t size, off_t off)
 
 	if (size > h->len - from)
 		size = h->len - from;
+	pthread_mutex_lock(&h->lock);
 	fuse_reply_buf(req, size ? h->data + from : NULL, size);
+	pthread_mutex_unlock(&h->lock);
+}
+
+void wait_for_reply(pthread_mutex_t *lock)
+{
+	pthread_mutex_lock(lock);
+	pthread_mutex_unlock(lock);
+	pthread_mutex_destroy(lock);
 }
 
 void text_free(struct text_handle *h)
 {
+	wait_for_reply(&h->lock);
 	free(h->data);
 	free(h);
 }
@@ -209,8 +220,8 @@ void log_read(fuse_req_t req, struct log_handle *h, size_t size, off_t off)
 
 void log_free(struct log_handle *h)
 {
+	wait_for_reply(&h->lock);
 	log_reader_close(h->log);
 	sbx_closep(&h->dir);
-	pthread_mutex_destroy(&h->lock);
 	free(h);
 }

@@ -122,11 +122,14 @@ struct handle {
 };
 struct text_handle {
 	struct handle h;
+	pthread_mutex_t lock; /* see wait_for_reply */
 	char *data; /* owned: content fixed at open */
 	size_t len;
 	/* `status` answers poll: the change counter that this handle has seen. */
 	enum store_phase seen;
-	struct fuse_pollhandle *poll; /* owned, under the parking lock */
+	/* Under the parking lock: the chain of text handles that were ever polled. */
+	struct fuse_pollhandle *poll; /* owned */
+	struct text_handle *polled_next, **polled_at;
 };
 struct log_handle {
 	struct handle h;
@@ -150,6 +153,12 @@ void log_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_re
 void log_read(fuse_req_t req, struct log_handle *h, size_t size, off_t off);
 void text_free(struct text_handle *h);
 void log_free(struct log_handle *h);
+/*
+ * An answer wakes its reader at once, who may close the file and so have the handle released by
+ * another thread while the one that answers has not come back yet. Whoever answers from a handle
+ * holds its lock meanwhile, and whoever frees it takes the lock once. Destroys the lock.
+ */
+void wait_for_reply(pthread_mutex_t *lock);
 int log_view_of(const struct ms_node *n); /* enum log_view */
 /* Size of a log node now, or -errno. *changed is set when the log has a file to say so. */
 int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed,

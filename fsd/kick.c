@@ -3,13 +3,15 @@
  * inotify for what happens behind the kernel's back. The kernel raises events for operations that go
  * through the mount, so this thread performs one that changes nothing, and the handlers know it by
  * its thread id: mkdir of a new run gives IN_CREATE, an open for writing with a truncate to the present
- * size and a close gives IN_MODIFY and IN_CLOSE_WRITE on `status`.
+ * size and a close gives IN_MODIFY and IN_CLOSE_WRITE on `status`, mkdir and mknod of what was
+ * captured give IN_CREATE in `artifacts`.
  *
  * Only this thread ever uses the mount from inside, and no handler waits for it. A path is opened
  * anew each time and checked to be our mount, so that nothing keeps it busy.
  */
 #include "fsd/fsd_i.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,9 +23,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/log.h"
 
 enum {
+	KICK_NAMES = 1000, /* artifacts of one run that are announced; whoever watches lists anyway */
 	KICK_AFTER_MS = 20,  /* so that what happens at once is told at once, in one go */
 	KICK_EVERY_MS = 100, /* at most ten a second for one node */
 	KICK_MAX = 4096,     /* runs that may be waiting for a kick; beyond that, watchers miss some */
@@ -116,6 +120,32 @@ static void kick_status(int root, const char *id)
 		return;
 }
 
+/* What was captured came all at once. Folders below the first level need no event: whoever hears of
+ * a folder looks into it. */
+static void kick_artifacts(struct kicker *k, int root, const char *id)
+{
+	sbx_autoclose int run = store_run_dir(k->f->store, id, false, NULL);
+	int fd = run < 0 ? -1 : sbx_open_beneath(run, "artifacts", O_RDONLY | O_DIRECTORY, 0);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	struct dirent *d;
+	char path[64 + NAME_MAX + 1];
+
+	if (!dir) {
+		sbx_closep(&fd); /* they expired, or there never were any */
+		return;
+	}
+	for (int n = 0; n < KICK_NAMES && (d = readdir(dir)); n++) {
+		if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0)
+			continue;
+		(void)snprintf(path, sizeof(path), "runs/%s/artifacts/%s", id, d->d_name);
+		if (d->d_type == DT_DIR)
+			(void)mkdirat(root, path, 0500);
+		else if (d->d_type == DT_REG)
+			(void)mknodat(root, path, S_IFREG | 0400, 0);
+	}
+	closedir(dir);
+}
+
 static void announce(struct kicker *k, const struct kick *one, unsigned what)
 {
 	sbx_autoclose int root = open_root(k);
@@ -129,6 +159,8 @@ static void announce(struct kicker *k, const struct kick *one, unsigned what)
 	if (what & KICK_ARTIFACTS)
 		(void)fuse_lowlevel_notify_inval_entry(k->f->se, ino_make(one->row, MS_N_RUN),
 						       "artifacts", strlen("artifacts"));
+	if (what & KICK_ARTIFACTS)
+		kick_artifacts(k, root, one->id);
 }
 
 /* The next kick whose time has come, taken out of the list; else how long to wait. Under the lock. */

@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -77,17 +78,31 @@ static bool is_below(const char *path, const char *dir)
 	return strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
 }
 
+/* Where would a path that need not exist yet end up? Its longest part that exists decides. */
+static bool leads_below(const char *path, const char *dir)
+{
+	sbx_autofree char *at = strdup(path);
+	char real[PATH_MAX], *slash;
+
+	while (at && *at) {
+		if (realpath(at, real))
+			return is_below(real, dir);
+		slash = strrchr(at, '/');
+		if (!slash)
+			break;
+		*slash = '\0';
+	}
+	return false;
+}
+
 /* A server that reads its own state through its own mount would wait for itself. */
 static int check_places(const struct fsd_options *o, struct sbx_error *e)
 {
-	char real[PATH_MAX];
-	const char *state = realpath(o->state, real) ? real : o->state;
-
-	if (is_below(state, o->mountpoint))
+	if (is_below(o->state, o->mountpoint) || leads_below(o->state, o->mountpoint))
 		return sbx_fail(e, SBX_E_INVALID_CONFIG,
 				"the state directory '%s' is inside the mount point '%s'; give "
 				"another one with -o state=DIR",
-				state, o->mountpoint);
+				o->state, o->mountpoint);
 	return 0;
 }
 
@@ -103,12 +118,13 @@ static int run_quietly(const char *const argv[])
 	return pid < 0 || waitpid(pid, &status, 0) < 0 ? -1 : status;
 }
 
-/* What a killed server left: every access says "Transport endpoint is not connected". */
+/* What a killed server left: every access says "Transport endpoint is not connected", but for those
+ * that the kernel answers from its cache, as it may a stat. */
 static void repair_stale_mount(const char *mountpoint)
 {
-	struct stat st;
+	struct statfs st;
 
-	for (int i = 0; i < 8 && stat(mountpoint, &st) < 0 && errno == ENOTCONN; i++) {
+	for (int i = 0; i < 8 && statfs(mountpoint, &st) < 0 && errno == ENOTCONN; i++) {
 		sbx_log(SBX_LOG_INFO, "unmounting what a dead server left mountpoint=%s",
 			mountpoint);
 		if (umount2(mountpoint, MNT_DETACH) < 0)

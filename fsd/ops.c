@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <poll.h>
 #include <sys/statvfs.h>
@@ -34,10 +35,14 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	if (is_real_dir(parent))
-		real_lookup(self(req), req, parent, name);
-	else
+	if (strlen(name) > NAME_MAX) /* the kernel passes up to 1024 */
+		fuse_reply_err(req, ENAMETOOLONG);
+	else if (!is_real_dir(parent))
 		dir_lookup(self(req), req, parent, name);
+	else if (is_kicker(self(req), req))
+		fuse_reply_err(req, ENOENT); /* so that its mkdir or mknod reaches us */
+	else
+		real_lookup(self(req), req, parent, name);
 }
 
 static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
@@ -115,6 +120,10 @@ static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	int r;
 
 	(void)mode;
+	if (is_kicker(f, req) && is_real_dir(parent)) {
+		real_lookup(f, req, parent, name);
+		return;
+	}
 	if (!is_kicker(f, req) || ino_node(parent) != MS_N_RUNS) {
 		fuse_reply_err(req, EPERM);
 		return;
@@ -338,8 +347,11 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 /* The tree is not for making or removing things: EPERM, and never ENOSYS, so that tools say it well. */
 static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
 {
-	(void)parent, (void)name, (void)mode, (void)rdev;
-	fuse_reply_err(req, EPERM);
+	(void)mode, (void)rdev;
+	if (is_kicker(self(req), req) && is_real_dir(parent))
+		real_lookup(self(req), req, parent, name);
+	else
+		fuse_reply_err(req, EPERM);
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)

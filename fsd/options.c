@@ -180,6 +180,7 @@ static int take_list(struct fsd_options *o, const char *list, struct sbx_error *
 static int take_mountpoint(struct fsd_options *o, const char *path, struct sbx_error *e)
 {
 	char *real = realpath(path, NULL);
+	struct stat st;
 
 	/* A mount whose server died answers ENOTCONN; the path itself is still good. */
 	if (!real && errno == ENOTCONN)
@@ -188,6 +189,10 @@ static int take_mountpoint(struct fsd_options *o, const char *path, struct sbx_e
 		return sbx_fail_errno(e, SBX_E_INVALID_ARGUMENT, errno, "mount point '%s'", path);
 	free(o->mountpoint);
 	o->mountpoint = real;
+	/* The kernel would mount over a file as well, and nobody could enter. */
+	if (stat(real, &st) == 0 && !S_ISDIR(st.st_mode))
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "mount point '%s' is not a directory",
+				real);
 	return 0;
 }
 

@@ -58,7 +58,7 @@ struct parking {
 	struct waiter *by_req[BUCKETS];
 	struct waiter *by_row[BUCKETS];
 	struct stream_handle *streams;
-	struct text_handle *polled[64]; /* status handles with a poll handle */
+	struct text_handle *polled; /* status handles that were polled */
 };
 
 struct parking *parking_new(struct fsd *f)
@@ -151,7 +151,7 @@ static enum got wait_now(struct fsd *f, struct stream_handle *h, struct sbx_buf 
 
 static enum got stream_now(struct fsd *f, struct stream_handle *h, size_t size, struct sbx_buf *out)
 {
-	struct store_run_key key;
+	struct store_run_key key = { 0 };
 	bool over;
 	char *room;
 	ssize_t n;
@@ -171,9 +171,12 @@ static enum got stream_now(struct fsd *f, struct stream_handle *h, size_t size, 
 	}
 	if (n < 0 || log_reader_ended(h->log))
 		return GOT_END;
-	/* Terminal and without an end frame: either it comes within moments, or the run ended without
-	 * a log (its end frame was never written), which its first frame tells. */
-	return over && log_reader_frames(h->log) == 0 ? GOT_END : GOT_NOTHING;
+	/* Terminal and without an end frame: it comes within moments, since it is written behind the
+	 * row; or who ended the run died in between, before there was a log. */
+	return over && log_reader_frames(h->log) == 0 &&
+			       sbx_now_us() - key.changed_us > 2 * SBX_SECOND_US ?
+		       GOT_END :
+		       GOT_NOTHING;
 }
 
 static void event_line(const struct store_change *c, struct sbx_buf *out)
@@ -498,13 +501,35 @@ void stream_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, cons
 
 /* ---- poll ---------------------------------------------------------------------------------------------------- */
 
+/* Is there a change that this caller may see? What it may not see is passed over for good. */
+static bool some_event(struct fsd *f, struct stream_handle *h)
+{
+	uint64_t mine = store_user_hash(h->who.user);
+	struct store_change c[EVENTS_BATCH];
+	bool gap = false;
+	int n;
+
+	if (h->rest.len > h->rest_off)
+		return true;
+	do {
+		n = store_changes(f->store, h->at, c, EVENTS_BATCH, &gap, NULL);
+		if (n < 0 || (n > 0 && gap))
+			return true;
+		for (int i = 0; i < n; i++) {
+			if (h->who.admin || c[i].user_hash == mine)
+				return true;
+			h->at = c[i].seq;
+		}
+	} while (n == EVENTS_BATCH);
+	return false;
+}
+
 static bool something(struct fsd *f, struct stream_handle *h)
 {
 	struct store_run_key key;
-	int64_t last = 0;
 
 	if (h->view == MS_V_EVENTS)
-		return store_changes_last(f->store, &last, NULL) < 0 || last > h->at;
+		return some_event(f, h);
 	if (h->view == MS_V_STREAM) {
 		if (log_reader_refresh(h->log, NULL) < 0 || log_reader_ended(h->log) ||
 		    log_reader_size(h->log, LOG_VIEW_NDJSON) > h->at)
@@ -547,18 +572,15 @@ void status_poll(struct fsd *f, fuse_req_t req, struct text_handle *h, struct fu
 	unsigned events = POLLIN;
 
 	if (ph) {
-		bool kept = false;
-
 		pthread_mutex_lock(&f->parking->lock);
 		old = h->poll;
 		h->poll = ph;
-		for (size_t i = 0; i < SBX_COUNT(f->parking->polled) && !kept; i++) {
-			struct text_handle **slot = &f->parking->polled[i];
-
-			if (*slot == h || (!*slot && !old)) {
-				*slot = h;
-				kept = true;
-			}
+		if (!h->polled_at) {
+			h->polled_at = &f->parking->polled;
+			h->polled_next = *h->polled_at;
+			if (h->polled_next)
+				h->polled_next->polled_at = &h->polled_next;
+			*h->polled_at = h;
 		}
 		pthread_mutex_unlock(&f->parking->lock);
 	}
@@ -573,9 +595,11 @@ void status_poll(struct fsd *f, fuse_req_t req, struct text_handle *h, struct fu
 void parking_drop_text(struct parking *p, struct text_handle *h)
 {
 	pthread_mutex_lock(&p->lock);
-	for (size_t i = 0; i < SBX_COUNT(p->polled); i++)
-		if (p->polled[i] == h)
-			p->polled[i] = NULL;
+	if (h->polled_at) {
+		*h->polled_at = h->polled_next;
+		if (h->polled_next)
+			h->polled_next->polled_at = h->polled_at;
+	}
 	pthread_mutex_unlock(&p->lock);
 	if (h->poll)
 		fuse_pollhandle_destroy(h->poll);
@@ -596,13 +620,11 @@ static void notify_polls(struct parking *p, int64_t row, enum ms_view a, enum ms
 				h->poll = NULL;
 			}
 		}
-		for (size_t i = 0; i < SBX_COUNT(p->polled) && n < SBX_COUNT(list); i++) {
-			struct text_handle *h = p->polled[i];
-
-			if (h && h->poll && row && h->h.row == row) {
+		for (struct text_handle *h = p->polled; h && n < SBX_COUNT(list);
+		     h = h->polled_next) {
+			if (h->poll && row && h->h.row == row) {
 				list[n++] = h->poll;
 				h->poll = NULL;
-				p->polled[i] = NULL;
 			}
 		}
 		pthread_mutex_unlock(&p->lock);

@@ -281,10 +281,11 @@ int ms_check_labels(struct ms_run_spec *s, const struct ms_row *row, const struc
 int ms_check_key(struct ms_run_spec *s, const struct ms_row *row, const struct ms_options *opts,
 		 struct sbx_error *e)
 {
-	(void)row;
 	(void)opts;
-	(void)e;
-	drop_blank(&s->idempotency_key);
+	/* An empty key is a script's unset variable: ignoring it would run things twice. */
+	if (s->idempotency_key && is_blank(s->idempotency_key))
+		return refuse(e, row->info.name, "is empty",
+			      "up to 255 bytes, not only white space");
 	return 0;
 }
 

@@ -15,24 +15,25 @@
 #include "base/log.h"
 
 /* Field 22 of /proc/PID/stat, in clock ticks since boot: with the pid it names a process for
- * ever (proc(5)). 0 when there is no such process. */
+ * ever (proc(5)). 0 when there is no such process, or only its exit status for a parent that may
+ * never ask. */
 static unsigned long long start_time(long pid)
 {
 	char path[64];
 	sbx_autofree char *text = NULL;
 	unsigned long long start = 0;
-	char *p;
+	char *p, state;
 
 	(void)snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
 	if (sbx_read_file(AT_FDCWD, path, 4096, &text, NULL) < 0)
 		return 0;
 	p = strrchr(text, ')'); /* the name may hold spaces and parentheses */
 	if (!p || sscanf(p + 1,
-			 " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
+			 " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
 			 "%*d %*d %*d %llu",
-			 &start) != 1)
+			 &state, &start) != 2)
 		return 0;
-	return start;
+	return state == 'Z' || state == 'X' ? 0 : start;
 }
 
 char *orch_owner_new(void)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 
 struct member {
 	const char *name;
@@ -101,6 +102,25 @@ static void why_queued(struct orch *o, const struct store_run *r, struct sbx_buf
 		       (long long)orch_settings(o)->max_concurrent_runs);
 }
 
+/* A message may quote a word of the run's, and the reader may be at a terminal: what is not a
+ * character that can be seen becomes '?'. */
+static void put_visible(struct sbx_buf *out, const char *text)
+{
+	size_t left = strlen(text), n;
+
+	for (; left; text += n, left -= n) {
+		unsigned char c = (unsigned char)*text;
+
+		n = sbx_utf8_char(text, left);
+		/* C0, DEL, and C1, which is U+0080 to U+009F. */
+		if (n == 0 || c < ' ' || c == 0x7f || (c == 0xc2 && (unsigned char)text[1] < 0xa0))
+			sbx_buf_puts(out, "?");
+		else
+			sbx_buf_add(out, text, n);
+		n = n ? n : 1;
+	}
+}
+
 void orch_view_why(struct orch *o, const struct store_run *r, struct sbx_buf *out)
 {
 	const struct orch_reason *why = reason_of(r);
@@ -111,10 +131,13 @@ void orch_view_why(struct orch *o, const struct store_run *r, struct sbx_buf *ou
 		return;
 	}
 	sbx_buf_printf(out, "%s: %s", store_phase_name(r->phase), why->doc);
-	if (told)
-		sbx_buf_printf(out, " In detail: %s.", r->message);
-	else if (r->has_exit_code && r->exit_code != 0)
+	if (told) {
+		sbx_buf_puts(out, " In detail: ");
+		put_visible(out, r->message);
+		sbx_buf_puts(out, ".");
+	} else if (r->has_exit_code && r->exit_code != 0) {
 		sbx_buf_printf(out, " It was %d.", r->exit_code);
+	}
 	sbx_buf_puts(out, "\n");
 }
 

@@ -175,6 +175,7 @@ int cg_open(const char *root, struct cg **ret, struct sbx_error *e)
 		cg->base_of[c] =
 			cg->layout.v1[c][0] ? add_base(cg, cg->layout.v1[c], root, false) : -1;
 	add_v2(cg, root);
+	cg->owner = getpid();
 	*ret = cg;
 	return 0;
 }
@@ -183,6 +184,10 @@ void cg_close(struct cg *cg)
 {
 	if (!cg)
 		return;
+	if (cg->owner == getpid())
+		cg_leaf_discard(cg->parked);
+	else
+		cg_leaf_disown(cg->parked);
 	for (size_t i = 0; i < cg->n_bases; i++)
 		sbx_closep(&cg->bases[i].fd);
 	free(cg);

@@ -39,17 +39,20 @@ struct cg;
  * `supervisor`, because a group with processes cannot hand controllers to its children. A host
  * without usable groups is no error: nothing is then available. */
 int cg_open(const char *root, struct cg **ret, struct sbx_error *e);
-/* NULL is fine. */
+/* Removes a kept leaf, but not in a child that was forked since. NULL is fine. */
 void cg_close(struct cg *cg);
 bool cg_has(const struct cg *cg, enum cg_controller c);
 const char *cg_name(const struct cg *cg); /* as cg_layout_name; "none" when nothing is usable */
-/* Removes the leaves whose makers are gone, with whatever runs in them. */
+/* Removes the leaf that is kept for the next use. NULL is fine. */
+void cg_trim(struct cg *cg);
+/* Removes the leaves whose makers are gone, with whatever runs in them, and trims. NULL is fine. */
 void cg_sweep(struct cg *cg);
 
 struct cg_leaf;
 
 int cg_leaf_new(struct cg *cg, struct cg_leaf **ret, struct sbx_error *e);
-/* Kills what is still in it, removes it and frees it. NULL is fine. */
+/* The end of its use, with whatever is still in it. A clean one is kept for the next cg_leaf_new()
+ * until cg_trim() or cg_close(). NULL is fine. */
 void cg_leaf_free(struct cg_leaf *leaf);
 /* The version 2 directory, for CLONE_INTO_CGROUP; -1 when the leaf has none. */
 int cg_leaf_v2_fd(const struct cg_leaf *leaf);
@@ -72,6 +75,6 @@ struct cg_usage {
 void cg_leaf_mark(struct cg_leaf *leaf);
 void cg_leaf_usage(struct cg_leaf *leaf, struct cg_usage *ret);
 /* Has the kernel killed for memory; has a fork been refused. */
-void cg_leaf_events(const struct cg_leaf *leaf, bool *ret_oom, bool *ret_pids);
+void cg_leaf_events(struct cg_leaf *leaf, bool *ret_oom, bool *ret_pids);
 
 #endif

@@ -23,9 +23,15 @@ struct cg {
 	struct cg_base bases[CG_BASES_MAX];
 	size_t n_bases;
 	int base_of[CG__CONTROLLERS]; /* index into bases; -1: not available */
+	pid_t owner;		      /* who opened it; a forked child owns no leaf */
 	uint64_t serial;	      /* of the next leaf */
+	struct cg_leaf *parked;	      /* owned; clean, for the next to use */
 };
 
+/* cgroup_leaf.c: removes and frees it. NULL is fine. */
+void cg_leaf_discard(struct cg_leaf *leaf);
+/* Frees it and leaves it where it is. NULL is fine. */
+void cg_leaf_disown(struct cg_leaf *leaf);
 /* cgroup_sweep.c: kills and waits for everything in bases[].fd/name and removes that directory. */
 void cg_remove_leaf(const struct cg_base *base, const char *name);
 /* Start time of a process in clock ticks since boot; 0 when there is no such process. */

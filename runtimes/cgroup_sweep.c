@@ -133,8 +133,17 @@ static bool abandoned(const char *name)
 	       cg_start_time((pid_t)pid) != start;
 }
 
+void cg_trim(struct cg *cg)
+{
+	if (!cg)
+		return;
+	cg_leaf_discard(cg->parked);
+	cg->parked = NULL;
+}
+
 void cg_sweep(struct cg *cg)
 {
+	cg_trim(cg);
 	for (size_t i = 0; cg && i < cg->n_bases; i++) {
 		int fd = openat(cg->bases[i].fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;

@@ -206,6 +206,8 @@ int store_open(const char *dir, const struct store_options *opts, struct store *
 		r = store_feed_open(s, e);
 	if (r < 0)
 		return r;
+	if (!s->existing)
+		store_wal_reserve(s);
 	*ret = sbx_steal(&s);
 	return 0;
 }

@@ -10,7 +10,9 @@
 #include "store/store.h"
 
 enum {
-	STORE_BACKLOG_SOFT = 2000,  /* pages in the write-ahead log: wake the checkpointer */
+	STORE_WAL_RESERVE = 4 << 20, /* bytes that the write-ahead log has from the start */
+	STORE_BACKLOG_SOFT = 600,    /* pages in the write-ahead log: wake the checkpointer, so that
+					the log begins anew before it outgrows its reserve */
 	STORE_BACKLOG_HARD = 16000, /* do it here, or wait for readers */
 	STORE_WAIT_SECONDS = 10,    /* for the write lock; the driver then waits as long again */
 	STORE_CHANGES_PRUNE_MAX = 10000,
@@ -141,6 +143,7 @@ int store_migrate(struct store_conn *c, bool may_make, struct sbx_error *e);
 
 /* ---- wal.c ---- */
 
+void store_wal_reserve(struct store *s);
 int store_wal_init(struct store *s, struct sbx_error *e);
 void store_wal_fini(struct store *s);
 uint64_t store_wal_committed(struct store *s); /* numbers a commit; within the transaction */

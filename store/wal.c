@@ -38,6 +38,36 @@ int store_wal_init(struct store *s, struct sbx_error *e)
 	return 0;
 }
 
+/*
+ * Gives the log its size ahead of time: syncing bytes that were overwritten took 0.2 ms where syncing
+ * bytes that made the file longer took 0.5 ms, since then ext4 has to commit its journal, too.
+ * SQLite reads frames only while their checksums chain, so zeros behind the last one mean nothing, and
+ * it never shortens the file below journal_size_limit. Under the write lock, or the zeros could
+ * land on a frame that another process has just appended. Not being able to is no failure.
+ */
+void store_wal_reserve(struct store *s)
+{
+	static const char zeros[64 << 10];
+	store_autotx struct store_tx *tx = NULL;
+	struct stat st;
+	int r = store_begin(s, &tx, NULL);
+
+	if (r < 0 || fstat(s->wal_fd, &st) < 0 || st.st_size >= STORE_WAL_RESERVE)
+		return;
+	for (off_t at = st.st_size; r == 0 && at < STORE_WAL_RESERVE;) {
+		size_t n = sizeof(zeros);
+
+		if ((off_t)n > STORE_WAL_RESERVE - at)
+			n = (size_t)(STORE_WAL_RESERVE - at);
+		r = sbx_pwrite_all(s->wal_fd, zeros, n, at);
+		at += (off_t)n;
+	}
+	/* A full disk is not made fuller by half an attempt. */
+	if (r < 0 && ftruncate(s->wal_fd, st.st_size) < 0)
+		return;
+	(void)fdatasync(s->wal_fd);
+}
+
 uint64_t store_wal_committed(struct store *s)
 {
 	uint64_t mark;

@@ -22,8 +22,7 @@
 #include "base/fs.h"
 #include "runtimes/cgroup.h"
 
-#define NAMESPACES                                                                                 \
-	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
+#define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS)
 
 enum { OUTPUT_PIPE_SIZE = 256 << 10 };
 
@@ -31,7 +30,6 @@ enum { OUTPUT_PIPE_SIZE = 256 << 10 };
 struct ends {
 	int sock[2], command[2];   /* [0] stays with the runner */
 	int in[2], out[2], err[2]; /* [0] reads */
-	int image_tree;
 };
 
 static void endsp(struct ends *d)
@@ -96,7 +94,8 @@ static int make_ends(struct ends *d, struct sbx_error *e)
 
 bool ns_is_root(void)
 {
-	static const int needed[] = { CAP_CHOWN, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN };
+	static const int needed[] = { CAP_CHOWN, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN,
+				      CAP_SYS_CHROOT };
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };
 
@@ -127,7 +126,7 @@ static int map_ids(struct ns_sandbox *sb, int proc, struct sbx_error *e)
 
 	sb->uid = geteuid();
 	gid = getegid();
-	if (sb->own_ids && sb->host->uid_range) {
+	if (sb->own_ids) {
 		sb->uid = sb->host->uid_base + (uid_t)sb->pid % sb->host->uid_range;
 		gid = sb->uid;
 	} else {
@@ -157,26 +156,47 @@ static int own_pipes(const struct ns_sandbox *sb, const struct ends *d, struct s
 
 /* ---- cloning ------------------------------------------------------------------------------- */
 
-static int clone_init(struct ns_sandbox *sb, const struct ns_config *c, bool *ret_in_v2,
-		      struct sbx_error *e)
+/* With a network namespace and a template the clone happens inside of both. */
+static pid_t clone_within(const struct ns_sandbox *sb, int template, struct clone_args *args)
+{
+	int own = -1, err;
+	pid_t pid;
+
+	if (template <0)
+		return (pid_t)syscall(SYS_clone3, args, sizeof(*args));
+	if (ns_net_enter(sb->net, &own) < 0)
+		return -1;
+	pid = ns_template_clone(template, args, sizeof(*args));
+	if (pid == 0)
+		return 0;
+	err = errno;
+	ns_net_leave(&own);
+	errno = err;
+	return pid;
+}
+
+static int clone_init(struct ns_sandbox *sb, const struct ns_config *c, int template,
+		      bool *ret_in_v2, struct sbx_error *e)
 {
 	struct clone_args args = { .flags = NAMESPACES | CLONE_PIDFD };
 	int pidfd = -1, v2 = sb->leaf ? cg_leaf_v2_fd(sb->leaf) : -1;
 	pid_t pid;
 
 	args.pidfd = (uint64_t)(uintptr_t)&pidfd;
+	if (!sb->net)
+		args.flags |= CLONE_NEWNET;
 	*ret_in_v2 = v2 >= 0;
 	if (v2 >= 0) {
 		args.flags |= CLONE_INTO_CGROUP;
 		args.cgroup = (uint64_t)v2;
 	}
-	pid = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+	pid = clone_within(sb, template, &args);
 	if (pid < 0 && v2 >= 0) {
 		/* Before Linux 5.7; joining afterwards does it too, only slower. */
 		*ret_in_v2 = false;
 		args.flags &= ~(uint64_t)CLONE_INTO_CGROUP;
 		args.cgroup = 0;
-		pid = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+		pid = clone_within(sb, template, &args);
 	}
 	if (pid == 0)
 		ns_init_main(c);
@@ -246,6 +266,10 @@ static int admit(struct ns_sandbox *sb, const struct ends *d, bool in_v2, enum n
 	r = sb->leaf ? cg_leaf_join(sb->leaf, sb->pid, in_v2, e) : 0;
 	if (r < 0)
 		return r;
+	/* When memory is short the kernel shall choose the command, which inherits this, before
+	 * init and before anything else of the host. Init gets its own back in start(). */
+	(void)sbx_write_file(proc, "oom_score_adj", "500");
+	sb->score = openat(proc, "oom_score_adj", O_WRONLY | O_CLOEXEC);
 	*stage = NS_STAGE_MOUNT;
 	sb->mnt = openat(proc, "ns/mnt", O_RDONLY | O_CLOEXEC);
 	if (sb->mnt < 0)
@@ -260,19 +284,29 @@ static int admit(struct ns_sandbox *sb, const struct ends *d, bool in_v2, enum n
 
 /* ---- sources ------------------------------------------------------------------------------- */
 
-static int open_image(const struct ns_sandbox *sb, int *ret, struct sbx_error *e)
+/* What is ready to be used; nothing for an ordinary user, whose init makes it all itself. */
+static int find_parts(struct ns_sandbox *sb, const char *image, int *template, enum ns_stage *stage,
+		      struct sbx_error *e)
 {
 	struct stat st;
+	int r;
 
-	if (stat(sb->image, &st) < 0 || !S_ISDIR(st.st_mode))
-		return sbx_fail(e, SBX_E_IMAGE_NOT_FOUND, "the image's directory is not there");
+	*stage = NS_STAGE_IMAGE;
+	if (image) {
+		if (stat(image, &st) < 0 || !S_ISDIR(st.st_mode))
+			return sbx_fail(e, SBX_E_IMAGE_NOT_FOUND,
+					"the image's directory is not there");
+		sb->image = strdup(image);
+		if (!sb->image)
+			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a sandbox");
+	}
 	if (!sb->own_ids)
-		return 0; /* init opens it with the same rights */
-	*ret = open_tree(AT_FDCWD, sb->image, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-	if (*ret < 0)
-		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
-				      "cannot open the image's directory");
-	return 0;
+		return 0;
+	r = ns_template_get(sb->host, image, template, stage, e);
+	if (r < 0)
+		return r;
+	*stage = NS_STAGE_OTHER;
+	return ns_net_take(&sb->net, e);
 }
 
 /* Where the directory of a descriptor is now, for an init that has to open it by name. */
@@ -309,8 +343,8 @@ static int configure(struct ns_sandbox *sb, struct ns_config *c, const struct en
 	*stage = NS_STAGE_SECCOMP;
 	c->host = sb->host;
 	c->image = sb->image;
-	c->image_tree = d->image_tree;
 	c->own_ids = sb->own_ids;
+	c->has_net = sb->net;
 	c->landlock = sb->host->landlock;
 	c->sock = d->sock[1];
 	c->command_sock = d->command[1];
@@ -327,22 +361,20 @@ int ns_build(struct ns_sandbox *sb, const char *image, int workspace_fd, enum ns
 	char workspace[SBX_PATH_MAX + 1];
 	struct ns_config c = { 0 };
 	bool in_v2 = false;
+	int template = -1;
 	int r = make_ends(&d, e);
 
 	*stage = NS_STAGE_OTHER;
-	if (r == 0 && image) {
-		*stage = NS_STAGE_IMAGE;
-		sb->image = strdup(image);
-		r = sb->image ? open_image(sb, &d.image_tree, e)
-			      : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a sandbox");
-	}
+	if (r == 0)
+		r = find_parts(sb, image, &template, stage, e);
+	c.has_base = template >= 0;
 	if (r == 0)
 		r = configure(sb, &c, &d, stage, e);
 	if (r == 0 && workspace_fd >= 0)
 		r = name_workspace(workspace_fd, &c, workspace, e);
 	if (r == 0) {
 		*stage = NS_STAGE_USER;
-		r = clone_init(sb, &c, &in_v2, e);
+		r = clone_init(sb, &c, template, &in_v2, e);
 	}
 	if (r == 0) {
 		keep_ends(sb, &d);
@@ -365,8 +397,8 @@ int ns_build(struct ns_sandbox *sb, const char *image, int workspace_fd, enum ns
 
 void ns_teardown(struct ns_sandbox *sb)
 {
-	int *fds[] = { &sb->pidfd, &sb->sock, &sb->command,   &sb->exit, &sb->in,
-		       &sb->out,   &sb->err,  &sb->workspace, &sb->mnt };
+	int *fds[] = { &sb->pidfd, &sb->sock, &sb->command, &sb->exit,	    &sb->score,
+		       &sb->in,	   &sb->out,  &sb->err,	    &sb->workspace, &sb->mnt };
 
 	if (sb->pid > 0 && !sb->gone) {
 		(void)syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0);
@@ -375,6 +407,7 @@ void ns_teardown(struct ns_sandbox *sb)
 	}
 	sb->pid = 0;
 	sb->gone = false;
+	ns_net_give_back(sbx_steal(&sb->net));
 	for (size_t i = 0; i < SBX_COUNT(fds); i++)
 		sbx_closep(fds[i]);
 	free(sbx_steal(&sb->image));

@@ -2,6 +2,10 @@
 /*
  * Process 2: the command before it is one. It gives up everything first and learns afterwards what
  * it will execute, so that when a run arrives only the exec is left to do.
+ *
+ * Until then it shares process 1's memory, which makes both the fork and the exec cheaper: there is
+ * no address space to copy and none to take down. So it has a stack of its own and allocates
+ * nothing with malloc. errno is shared too; process 1 sleeps in poll meanwhile.
  */
 #include "runtimes/namespace/ns_i.h"
 
@@ -15,8 +19,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -30,6 +34,12 @@
 	(SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |                           \
 	 SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |   \
 	 SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED)
+
+enum {
+	STACK_SIZE = 128 << 10,
+	STATUS_CANNOT = 126, /* as shells have it */
+	STATUS_NOT_FOUND = 127,
+};
 
 static const char default_path[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -95,11 +105,8 @@ static int give_up(const struct ns_config *c, struct ns_reply *r)
 {
 	struct sock_fprog program = { .len = (unsigned short)c->n_filter };
 
-	/* setsid: no terminal of the service's can be the command's. The score makes the kernel
-	 * choose the command, not process 1, when memory is short. */
-	if (setsid() < 0)
+	if (setsid() < 0) /* no terminal of the service's can be the command's */
 		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot make a session");
-	(void)sbx_write_file(AT_FDCWD, "/proc/self/oom_score_adj", "500");
 	(void)umask(022);
 	for (size_t i = 0; i < SBX_COUNT(fixed_limits); i++)
 		if (set_limit(fixed_limits[i].resource, fixed_limits[i].soft,
@@ -133,21 +140,28 @@ static char *split(char *p, char **vector, uint32_t n)
 	return p;
 }
 
-/* Exits when there is no runner any more: then nobody wants an answer either. */
-static void take_request(int sock, struct request *q)
+static int take_request(int sock, struct request *q)
 {
+	size_t pointers;
 	char *text;
+	void *area;
 
 	if (ns_recv(sock, &q->head, sizeof(q->head), NULL) < 0)
-		_exit(1);
-	text = malloc((size_t)q->head.size + 1);
-	q->argv = calloc((size_t)q->head.argc + 1, sizeof(*q->argv));
-	q->envp = calloc((size_t)q->head.envc + 1, sizeof(*q->envp));
-	if (!text || !q->argv || !q->envp || ns_recv(sock, text, q->head.size, NULL) < 0)
-		_exit(1);
+		return -1;
+	pointers = (size_t)q->head.argc + q->head.envc + 2;
+	area = mmap(NULL, pointers * sizeof(char *) + q->head.size + 1, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (area == MAP_FAILED)
+		return -1;
+	q->argv = area;
+	q->envp = q->argv + q->head.argc + 1;
+	text = (char *)(q->argv + pointers);
+	if (ns_recv(sock, text, q->head.size, NULL) < 0)
+		return -1;
 	text[q->head.size] = '\0';
 	q->cwd = text;
 	split(split(text + strlen(text) + 1, q->argv, q->head.argc), q->envp, q->head.envc);
+	return 0;
 }
 
 static int go_to(const char *cwd)
@@ -215,46 +229,80 @@ static int execute(char *const *argv, char *const *envp)
 	}
 }
 
-static _Noreturn void fail_to_runner(int sock, struct ns_reply *r, int status)
+/* The exit status, after telling the runner why. */
+static int fail_to_runner(int sock, struct ns_reply *r)
 {
 	struct iovec iov = { .iov_base = r, .iov_len = sizeof(*r) };
 
 	(void)ns_send(sock, &iov, 1, -1);
-	_exit(status);
+	return r->err == ENOENT || r->err == ENOTDIR ? STATUS_NOT_FOUND : STATUS_CANNOT;
 }
 
-_Noreturn void ns_command_main(const struct ns_config *c, int ruleset)
+static int prepare(const struct ns_config *c, int ruleset, int *ret_null, struct ns_reply *r)
 {
 	int keep[] = { c->command_sock, ruleset };
-	struct ns_reply r = { 0 };
-	struct request q = { 0 };
-	struct iovec iov = { .iov_base = &r, .iov_len = sizeof(r) };
-	sigset_t none;
-	char go;
-	int null;
 
-	(void)sigemptyset(&none);
-	if (take_stdio(c, &r) < 0)
-		fail_to_runner(c->command_sock, &r, 126);
+	if (take_stdio(c, r) < 0)
+		return -1;
 	ns_close_others(keep, SBX_COUNT(keep));
-	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (null < 0 || give_up(c, &r) < 0) {
-		if (null < 0)
-			ns_fail(&r, NS_STAGE_MOUNT, errno, "cannot open /dev/null");
-		fail_to_runner(c->command_sock, &r, 126);
-	}
-	if (ns_send(c->command_sock, &iov, 1, -1) < 0)
-		_exit(1);
-	take_request(c->command_sock, &q);
-	if ((!q.head.stdin_open && dup2(null, 0) < 0) || apply(&q.head, ruleset, &r) < 0)
-		fail_to_runner(c->command_sock, &r, 126);
-	if (go_to(q.cwd) < 0) {
-		ns_fail(&r, NS_STAGE_FILES, errno, "cannot enter the cwd");
-		fail_to_runner(c->command_sock, &r, 126);
-	}
+	*ret_null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (*ret_null < 0)
+		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot open /dev/null");
+	return give_up(c, r);
+}
+
+static int settle(const struct request *q, int null, int ruleset, struct ns_reply *r)
+{
+	sigset_t none;
+
+	if (!q->head.stdin_open && dup2(null, 0) < 0)
+		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot set up the standard input");
+	if (apply(&q->head, ruleset, r) < 0)
+		return -1;
+	if (go_to(q->cwd) < 0)
+		return ns_fail(r, NS_STAGE_FILES, errno, "cannot enter the cwd");
+	(void)sigemptyset(&none);
 	(void)sigprocmask(SIG_SETMASK, &none, NULL);
-	if (ns_recv(c->command_sock, &go, 1, NULL) < 0)
-		_exit(1);
+	return 0;
+}
+
+struct start {
+	const struct ns_config *c;
+	int ruleset;
+};
+
+/* Returns, if at all, the exit status. Without a runner nobody wants to know why. */
+static int command_main(void *p)
+{
+	const struct start *s = p;
+	int sock = s->c->command_sock;
+	struct ns_reply r = { 0 };
+	struct iovec iov = { .iov_base = &r, .iov_len = sizeof(r) };
+	struct request q;
+	int null;
+	char go;
+
+	if (prepare(s->c, s->ruleset, &null, &r) < 0)
+		return fail_to_runner(sock, &r);
+	if (ns_send(sock, &iov, 1, -1) < 0 || take_request(sock, &q) < 0)
+		return STATUS_CANNOT;
+	if (settle(&q, null, s->ruleset, &r) < 0)
+		return fail_to_runner(sock, &r);
+	if (ns_recv(sock, &go, 1, NULL) < 0)
+		return STATUS_CANNOT;
 	ns_fail(&r, NS_STAGE_OTHER, execute(q.argv, q.envp), "cannot execute");
-	fail_to_runner(c->command_sock, &r, r.err == ENOENT || r.err == ENOTDIR ? 127 : 126);
+	return fail_to_runner(sock, &r);
+}
+
+pid_t ns_command_start(const struct ns_config *c, int ruleset)
+{
+	static struct start s;
+	char *stack = mmap(NULL, STACK_SIZE, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+
+	if (stack == MAP_FAILED)
+		return -1;
+	s.c = c;
+	s.ruleset = ruleset;
+	return clone(command_main, stack + STACK_SIZE, CLONE_VM | SIGCHLD, &s);
 }

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 
 #include "base/auto.h"
+#include "base/fs.h"
 #include "runtimes/cgroup.h"
 
 static struct ns_sandbox *of(struct rt_sandbox *sb)
@@ -22,12 +23,26 @@ static struct ns_sandbox *of(struct rt_sandbox *sb)
 
 /* ---- making -------------------------------------------------------------------------------- */
 
+static struct cg *groups; /* owned; open until the process ends */
+static pid_t groups_of;
+
+static void close_groups(void)
+{
+	cg_close(groups);
+	groups = NULL;
+}
+
 struct cg *ns_groups(const struct rt_host *host, struct sbx_error *e)
 {
-	static struct cg *groups;
+	static bool at_exit;
 
-	if (!groups)
-		(void)cg_open(host->cgroup_root, &groups, e);
+	if (groups && groups_of != getpid()) /* a child after fork has other groups, or rights */
+		close_groups();
+	if (!groups && cg_open(host->cgroup_root, &groups, e) == 0) {
+		groups_of = getpid();
+		if (!at_exit)
+			at_exit = atexit(close_groups) == 0;
+	}
 	return groups;
 }
 
@@ -41,24 +56,24 @@ static void free_sandbox(struct ns_sandbox *sb)
 int ns_create(const struct rt_host *host, struct ns_sandbox **ret, enum ns_stage *stage,
 	      struct sbx_error *e)
 {
-	struct cg *groups = ns_groups(host, e);
+	struct cg *cg = ns_groups(host, e);
 	struct ns_sandbox *sb = calloc(1, sizeof(*sb));
 	int r = 0;
 
 	*ret = NULL;
 	*stage = NS_STAGE_OTHER;
-	if (!sb || !groups) {
+	if (!sb || !cg) {
 		free(sb);
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a sandbox");
 	}
 	sb->base.driver = &rt_namespace;
 	sb->host = host;
-	sb->own_ids = ns_is_root();
-	sb->pidfd = sb->sock = sb->command = sb->exit = -1;
+	sb->own_ids = ns_is_root() && host->uid_range > 0;
+	sb->pidfd = sb->sock = sb->command = sb->exit = sb->score = -1;
 	sb->in = sb->out = sb->err = sb->workspace = sb->mnt = -1;
-	if (strcmp(cg_name(groups), "none") != 0) {
+	if (strcmp(cg_name(cg), "none") != 0) {
 		*stage = NS_STAGE_CGROUP;
-		r = cg_leaf_new(groups, &sb->leaf, e);
+		r = cg_leaf_new(cg, &sb->leaf, e);
 	}
 	if (r == 0)
 		r = ns_build(sb, NULL, -1, stage, e);
@@ -125,6 +140,9 @@ static int start(struct rt_sandbox *s, struct rt_fds *ret, struct sbx_error *e)
 	/* A command that has died before this is reported by reap() like any other. */
 	(void)ns_send(sb->command, &iov, 1, -1);
 	await_exec(sb);
+	/* Not before: as long as they share memory the kernel gives both the same score. */
+	if (sb->score >= 0)
+		(void)sbx_write_all(sb->score, "0", 1);
 	ret->out = sbx_steal_fd(&sb->out);
 	ret->err = sbx_steal_fd(&sb->err);
 	ret->in = stdin_open ? sbx_steal_fd(&sb->in) : -1;
@@ -161,7 +179,6 @@ static int send_signal(struct rt_sandbox *s, enum rt_signal_scope scope, int sig
 static void usage(struct rt_sandbox *s, uint64_t *cpu_us, uint64_t *peak_bytes)
 {
 	struct ns_sandbox *sb = of(s);
-	const struct cg *groups = ns_groups(sb->host, NULL);
 	struct cg_usage u = { 0 };
 
 	if (sb->leaf)

@@ -7,7 +7,6 @@
 #include "runtimes/namespace/ns_i.h"
 
 #include <errno.h>
-#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/netlink.h>
 #include <linux/seccomp.h>
@@ -30,16 +29,6 @@ enum {
 	FAMILY_LIMIT = 46, /* address families that Linux had then */
 	FILTER_MAX = BPF_MAXINSNS * (int)sizeof(struct sock_filter),
 };
-
-#if defined(__x86_64__)
-#define NATIVE_ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define NATIVE_ARCH AUDIT_ARCH_AARCH64
-#elif defined(__riscv) && __riscv_xlen == 64
-#define NATIVE_ARCH AUDIT_ARCH_RISCV64
-#else
-#error "the audit name of this architecture is not known here"
-#endif
 
 /* ---- libseccomp's part ---------------------------------------------------------------------- */
 
@@ -187,7 +176,7 @@ static ssize_t make_program(struct sock_filter *out, size_t max)
  */
 static const struct sock_filter front[] = {
 	LOAD(arch),
-	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, NATIVE_ARCH, 0, 9),
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 9), /* 0: see FRONT_ARCH */
 	LOAD(nr),
 	BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, LAST_KNOWN_CALL, 6, 0),
 	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_personality, 0, 6),
@@ -198,6 +187,8 @@ static const struct sock_filter front[] = {
 	RETURN(EPERM),
 	RETURN(ENOSYS),
 };
+
+enum { FRONT_ARCH = 1 }; /* where the number of the architecture goes */
 
 int ns_filter_get(const struct sock_filter **ret, size_t *ret_len, struct sbx_error *e)
 {
@@ -213,6 +204,7 @@ int ns_filter_get(const struct sock_filter **ret, size_t *ret_len, struct sbx_er
 		if (!p)
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the system call filter");
 		memcpy(p, front, sizeof(front));
+		p[FRONT_ARCH].k = seccomp_arch_native();
 		n = make_program(p + SBX_COUNT(front), max);
 		if (n <= 0) {
 			free(p);

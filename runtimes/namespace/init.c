@@ -10,12 +10,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -74,41 +72,33 @@ static int take_signals(struct init *in, struct ns_reply *r)
 	return in->signals < 0 ? ns_fail(r, NS_STAGE_OTHER, errno, "cannot make a signalfd") : 0;
 }
 
-static int take_names(struct ns_reply *r)
+static int take_names(const struct ns_config *c, struct ns_reply *r)
 {
 	static const char host[] = "sandbox";
-	sbx_autoclose int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	struct ifreq lo = { .ifr_flags = IFF_UP | IFF_RUNNING };
 
 	if (sethostname(host, strlen(host)) < 0 || setdomainname("", 0) < 0)
 		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot set the host name");
-	memcpy(lo.ifr_name, "lo", sizeof("lo"));
-	/* A kernel without IP has no loopback to bring up. */
-	if (fd >= 0 && ioctl(fd, SIOCSIFFLAGS, &lo) < 0)
+	if (!c->has_net && ns_loopback_up() < 0)
 		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot bring up the loopback device");
 	return 0;
 }
 
 static int start_command(struct init *in, struct ns_reply *r)
 {
-	in->command = fork();
-	if (in->command < 0)
-		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot fork");
-	if (in->command == 0)
-		ns_command_main(in->c, in->root.ruleset);
-	return 0;
+	in->command = ns_command_start(in->c, in->root.ruleset);
+	return in->command < 0 ? ns_fail(r, NS_STAGE_OTHER, errno, "cannot fork") : 0;
 }
 
 static int become(struct init *in, struct ns_reply *r)
 {
 	const struct ns_config *c = in->c;
 
-	if (take_ids(c, r) < 0 || take_signals(in, r) < 0 || take_names(r) < 0)
+	if (take_ids(c, r) < 0 || take_signals(in, r) < 0 || take_names(c, r) < 0)
 		return -1;
 	/* Now that the runner has put us into the leaf, it is what /proc/self/cgroup calls "/". */
 	if (unshare(CLONE_NEWCGROUP) < 0 && errno != EINVAL)
 		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot make a cgroup namespace");
-	if (ns_root_build(c, &in->root, r) < 0)
+	if ((!c->has_base && ns_root_base(c, r) < 0) || ns_root_own(c, &in->root, r) < 0)
 		return -1;
 	if (c->landlock && ns_landlock_abi() > 0) {
 		in->root.ruleset = ns_landlock_new(r);
@@ -176,7 +166,7 @@ static void obey(struct init *in)
 
 _Noreturn void ns_init_main(const struct ns_config *c)
 {
-	int keep[] = { c->sock, c->command_sock, c->in, c->out, c->err, c->image_tree };
+	int keep[] = { c->sock, c->command_sock, c->in, c->out, c->err };
 	struct init in = { .c = c, .signals = -1 };
 	struct ns_reply r = { 0 };
 	struct ns_order order;

@@ -168,7 +168,7 @@ static const struct {
 };
 
 /* Terminals of the sandbox's own. A kernel without devpts has programs without them. */
-static int mount_pts(struct ns_reply *r)
+int ns_mount_pts(struct ns_reply *r)
 {
 	sbx_autoclose int ctx = fsopen("devpts", FSOPEN_CLOEXEC);
 	sbx_autoclose int tree = -1;
@@ -181,7 +181,7 @@ static int mount_pts(struct ns_reply *r)
 	return tree < 0 ? 0 : ns_attach(tree, "dev/pts", r);
 }
 
-int ns_mount_dev(struct ns_reply *r)
+int ns_make_dev(struct ns_reply *r)
 {
 	int rc = 0;
 
@@ -201,7 +201,5 @@ int ns_mount_dev(struct ns_reply *r)
 		if (symlink(dev_links[i].target, dev_links[i].path) < 0)
 			rc = ns_fail(r, NS_STAGE_MOUNT, errno, "cannot make '/%s'",
 				     dev_links[i].path);
-	if (rc < 0)
-		return rc;
-	return mount_pts(r);
+	return rc;
 }

@@ -21,6 +21,7 @@
 
 #include "runtimes/runtimes.h"
 
+struct clone_args;
 struct sock_filter;
 
 enum {
@@ -103,11 +104,12 @@ void ns_close_others(int *keep, size_t n);
 struct ns_config {
 	const struct rt_host *host;
 	const char *image;     /* NULL: image "host" */
-	int image_tree;	       /* detached mount of it; -1: init may open it by name */
 	const char *workspace; /* bound by name; NULL: a tmpfs */
 	dev_t workspace_dev;
 	ino_t workspace_ino;
-	bool own_ids; /* the runner gives ids of their own (it is root) */
+	bool own_ids;  /* the runner gives ids of their own (it is root) */
+	bool has_base; /* cloned within a template: the read-only part is there */
+	bool has_net;  /* cloned within a network namespace */
 	bool landlock;
 	const struct sock_filter *filter;
 	size_t n_filter;
@@ -128,7 +130,10 @@ struct ns_root {
 };
 
 _Noreturn void ns_init_main(const struct ns_config *c);
-int ns_root_build(const struct ns_config *c, struct ns_root *ret, struct ns_reply *r);
+/* The read-only part, and the move into it. The working directory is the root afterwards. */
+int ns_root_base(const struct ns_config *c, struct ns_reply *r);
+/* What lies on top of it, for one sandbox. */
+int ns_root_own(const struct ns_config *c, struct ns_root *ret, struct ns_reply *r);
 /* The image's part of the root; the working directory is the new root. */
 int ns_image_host(struct ns_reply *r);
 /* Before there is a new root: the image's directory, or -1. */
@@ -153,13 +158,17 @@ int ns_bind(int dirfd, const char *source, const char *target, uint64_t attr, st
 /* Attaches a detached mount. */
 int ns_attach(int tree, const char *target, struct ns_reply *r);
 int ns_mount_proc(struct ns_reply *r);
-int ns_mount_dev(struct ns_reply *r);
+int ns_mount_pts(struct ns_reply *r);
+int ns_make_dev(struct ns_reply *r);
+/* In an image /var/tmp may be a directory; then it is /tmp. */
+int ns_bind_var_tmp(struct ns_reply *r);
 int ns_mkdir(const char *path, mode_t mode, struct ns_reply *r);
 int ns_write_new(const char *path, const char *text, struct ns_reply *r);
 
 /* ---- command.c: process 2 -------------------------------------------------------------------- */
 
-_Noreturn void ns_command_main(const struct ns_config *c, int ruleset);
+/* Starts it; its process number, or -1 with errno set. */
+pid_t ns_command_start(const struct ns_config *c, int ruleset);
 
 /* ---- landlock.c --------------------------------------------------------------------------------
  */
@@ -184,6 +193,7 @@ struct ns_sandbox {
 	struct rt_sandbox_base base; /* first */
 	const struct rt_host *host;
 	struct cg_leaf *leaf; /* owned; NULL: no groups here */
+	struct ns_net *net;   /* owned; NULL: init's own */
 	char *image;	      /* owned; NULL: "host" */
 	bool has_bound;	      /* the workspace was bound when the root was built */
 	bool own_ids;
@@ -193,6 +203,7 @@ struct ns_sandbox {
 	int pidfd;	  /* of init */
 	int sock;	  /* to init */
 	int command;	  /* to the command; -1 once it has been started */
+	int score;	  /* of init: its oom_score_adj */
 	int exit;	  /* epoll of sock and pidfd: something for reap() */
 	int in, out, err; /* the runner's ends of the pipes */
 	int mnt;	  /* the mount namespace: held so that its end is not init's to wait for */
@@ -215,6 +226,22 @@ int ns_build(struct ns_sandbox *sb, const char *image, int workspace_fd, enum ns
 	     struct sbx_error *e);
 /* Ends them and closes everything; sb is as it was before ns_build. */
 void ns_teardown(struct ns_sandbox *sb);
+/* Root only: a mount namespace that holds the read-only part of this image, kept for later
+ * sandboxes. *ret is borrowed. */
+int ns_template_get(const struct rt_host *host, const char *image, int *ret, enum ns_stage *stage,
+		    struct sbx_error *e);
+/* clone3 in that mount namespace; returns as clone3 does. */
+pid_t ns_template_clone(int mnt, const struct clone_args *args, size_t size);
+
+/* net.c, root only: a network namespace with loopback up in which nothing has happened yet. */
+struct ns_net;
+int ns_net_take(struct ns_net **ret, struct sbx_error *e);
+/* When everything in it is dead. NULL is fine. */
+void ns_net_give_back(struct ns_net *n);
+/* Puts the caller into it until ns_net_leave(). -1 with errno set. */
+int ns_net_enter(const struct ns_net *n, int *ret_own);
+void ns_net_leave(int *own); /* -1 is fine */
+int ns_loopback_up(void);    /* in the caller's; -1 with errno set */
 /* One reply of init (with a descriptor) or of the command. */
 int ns_await(int sock, int *ret_fd, enum ns_stage *stage, enum sbx_code code, struct sbx_error *e);
 bool ns_is_root(void); /* may give sandboxes ids of their own */

@@ -112,6 +112,7 @@ void ns_preflight(const struct rt_host *host, struct rt_preflight *out)
 		stage = NS_STAGE_OTHER;
 	}
 	rt_namespace.destroy((struct rt_sandbox *)sb);
+	cg_trim(groups);
 	if (!works)
 		add(out, stage);
 	out->deny_all_ready = out->trusted = out->standard = works;

@@ -180,7 +180,9 @@ int ns_prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *
 		r = check_files(p, e);
 	if (r == 0)
 		r = fit_build(sb, p, e);
-	if (r == 0)
+	/* Files count as memory, so that the limits must be there before. Without any, init can
+	 * work while they are set. */
+	if (r == 0 && p->n_files)
 		r = set_limits(sb, &p->limits, e);
 	if (r == 0 && p->workspace_fd >= 0 && sb->own_ids)
 		r = ns_workspace_tree(p->workspace_fd, sb->uid, &tree, e);
@@ -188,7 +190,12 @@ int ns_prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *
 		return r;
 	/* A failure to send is a dead init; its answer, or the lack of one, says more. */
 	(void)send_fill(sb, p, tree);
-	r = await_fill(sb, e);
+	if (!p->n_files)
+		r = set_limits(sb, &p->limits, e);
+	if (r == 0)
+		r = await_fill(sb, e);
+	/* Not earlier: the command enters its cwd and the Landlock rules as soon as it knows them.
+	 */
 	if (r == 0)
 		r = send_exec(sb, p, e);
 	if (r < 0)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Process 1: builds the root file system and moves into it. */
+/*
+ * Builds the root file system and moves into it: first what is the same for all sandboxes with one
+ * image, in a template or in process 1, then in process 1 what each has for itself.
+ */
 #include "runtimes/namespace/ns_i.h"
 
 #include <errno.h>
@@ -62,32 +65,19 @@ static int bind_workspace(const struct ns_config *c, struct ns_reply *r)
 	return ns_attach(tree, "workspace", r);
 }
 
-static int mount_areas(const struct ns_config *c, struct ns_root *ret, struct ns_reply *r)
-{
-	for (int a = 0; a < NS_AREA__COUNT; a++) {
-		int rc;
+/* ---- the part that does not depend on the sandbox -------------------------------------------- */
 
-		ret->area_ctx[a] = -1;
-		if (ns_mkdir(areas[a].target, 0755, r) < 0)
-			return -1;
-		if (a == NS_AREA_WORKSPACE && c->workspace)
-			rc = bind_workspace(c, r);
-		else
-			rc = ns_tmpfs_mount(areas[a].target, &areas[a].fs, &ret->area_ctx[a], r);
-		if (rc < 0)
-			return -1;
-	}
-	return 0;
-}
-
-static int make_tree(const struct ns_config *c, int image, struct ns_root *ret, struct ns_reply *r)
+static int make_tree(const struct ns_config *c, int image, struct ns_reply *r)
 {
 	static const char *const dirs[] = { "dev", "dev/pts", "proc", "sys", "run" };
 
 	for (size_t i = 0; i < SBX_COUNT(dirs); i++)
 		if (ns_mkdir(dirs[i], 0755, r) < 0)
 			return -1;
-	if (ns_mount_dev(r) < 0 || mount_areas(c, ret, r) < 0)
+	for (int a = 0; a < NS_AREA__COUNT; a++)
+		if (ns_mkdir(areas[a].target, 0755, r) < 0)
+			return -1;
+	if (ns_make_dev(r) < 0)
 		return -1;
 	if ((image < 0 ? ns_image_host(r) : ns_image_directory(image, r)) < 0)
 		return -1;
@@ -95,30 +85,39 @@ static int make_tree(const struct ns_config *c, int image, struct ns_root *ret, 
 		return -1;
 	if (c->host->mountpoint && ns_hide(c->host->mountpoint, r) < 0)
 		return -1;
-	return ns_mount_proc(r);
+	if (c->workspace && bind_workspace(c, r) < 0)
+		return -1;
+	/* The kernel lets nobody mount a new /proc where none can be seen. The sandbox's own will
+	 * lie on top of this one. */
+	if (ns_bind(AT_FDCWD, "/proc", "proc", 0, r) != 0)
+		return r->err ? -1 : ns_fail(r, NS_STAGE_MOUNT, ENOENT, "the host has no /proc");
+	return 0;
 }
 
-/* Leaves the old root for good. */
-static int move_in(struct ns_reply *r)
+/* Leaves the old root for good; `under` mounts lie on top of it. */
+static int move_in(int under, struct ns_reply *r)
 {
 	struct mount_attr set = { .attr_set = MOUNT_ATTR_RDONLY };
 
 	if (mount_setattr(AT_FDCWD, ".", 0, &set, sizeof(set)) < 0)
 		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot make the root read-only");
-	/* The old root lands on top of the new one and is taken off from there. */
+	/* The old root lands on top of the new one and is taken off from there, beginning with what
+	 * lies on it. */
 	if (syscall(SYS_pivot_root, ".", ".") < 0)
 		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot change the root");
-	if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
-		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot leave the old root");
+	for (int i = 0; i <= under; i++)
+		if (umount2(".", MNT_DETACH) < 0)
+			return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot leave the old root");
+	if (chdir("/") < 0)
+		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot enter the new root");
 	return 0;
 }
 
-int ns_root_build(const struct ns_config *c, struct ns_root *ret, struct ns_reply *r)
+int ns_root_base(const struct ns_config *c, struct ns_reply *r)
 {
 	struct mount_attr private = { .propagation = MS_PRIVATE };
-	int image = -1;
+	sbx_autoclose int image = -1;
 
-	ret->workspace = ret->ruleset = -1;
 	if (mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &private, sizeof(private)) < 0)
 		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot make the mounts private");
 	if (c->image) {
@@ -126,12 +125,26 @@ int ns_root_build(const struct ns_config *c, struct ns_root *ret, struct ns_repl
 		if (image < 0)
 			return -1;
 	}
-	if (make_root(r) < 0 || make_tree(c, image, ret, r) < 0)
+	if (make_root(r) < 0 || make_tree(c, image, r) < 0)
 		return -1;
-	sbx_closep(&image);
-	if (move_in(r) < 0)
+	return move_in(image >= 0 ? 1 : 0, r);
+}
+
+/* ---- the sandbox's own part ------------------------------------------------------------------ */
+
+int ns_root_own(const struct ns_config *c, struct ns_root *ret, struct ns_reply *r)
+{
+	ret->workspace = ret->ruleset = -1;
+	for (int a = 0; a < NS_AREA__COUNT; a++) {
+		ret->area_ctx[a] = -1;
+		if (a == NS_AREA_WORKSPACE && c->workspace)
+			continue;
+		if (ns_tmpfs_mount(areas[a].target, &areas[a].fs, &ret->area_ctx[a], r) < 0)
+			return -1;
+	}
+	if (ns_bind_var_tmp(r) < 0 || ns_mount_pts(r) < 0 || ns_mount_proc(r) < 0)
 		return -1;
-	ret->workspace = open("/workspace", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ret->workspace = open("workspace", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (ret->workspace < 0)
 		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot open /workspace");
 	return 0;

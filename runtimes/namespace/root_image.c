@@ -232,11 +232,9 @@ static int cover_etc(struct ns_reply *r)
 
 int ns_image_open(const struct ns_config *c, struct ns_reply *r)
 {
-	int tree = c->image_tree;
+	int tree =
+		open_tree(AT_FDCWD, c->image, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
 
-	if (tree < 0)
-		tree = open_tree(AT_FDCWD, c->image,
-				 OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
 	if (tree < 0)
 		return ns_fail(r, NS_STAGE_IMAGE, errno, "cannot open the image's directory");
 	/* On top of the old root, with which it will go away. Parts of a mount that is nowhere
@@ -246,8 +244,7 @@ int ns_image_open(const struct ns_config *c, struct ns_reply *r)
 	return tree;
 }
 
-/* In the image /var/tmp may be a directory; then it is /tmp. */
-static int bind_var_tmp(struct ns_reply *r)
+int ns_bind_var_tmp(struct ns_reply *r)
 {
 	sbx_autoclose int target = open_plain("var/tmp");
 	sbx_autoclose int tree = -1;
@@ -270,7 +267,7 @@ int ns_image_directory(int tree, struct ns_reply *r)
 		return -1;
 	if (fstatat(AT_FDCWD, "etc", &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return make_etc(r);
-	return cover_etc(r) < 0 ? -1 : bind_var_tmp(r);
+	return cover_etc(r);
 }
 
 int ns_hide(const char *path, struct ns_reply *r)

@@ -117,7 +117,8 @@ void outcome_make(const struct ms_run_spec *spec, const struct rt_plan *plan,
 		out->phase = STORE_TIMED_OUT;
 		out->reason = out->message = end->timed_out ? "execution_timeout" :
 							      "startup_timeout";
-	} else if (end->exit.lost) {
+	} else if (end->exit.lost && !end->exit.oom) {
+		/* When files fill the memory, no kill frees any, and process 1 is the last to go. */
 		out->phase = STORE_FAILED;
 		out->reason = "runtime_error";
 		out->message = "the sandbox was killed from outside";

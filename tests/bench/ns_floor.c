@@ -171,13 +171,13 @@ int main(int argc, char **argv)
 			times[s][i] = took[s];
 	}
 	cpu = (cpu_seconds() - cpu) / (double)rounds * 1e6;
-	(void)printf("%-28s %10s %10s\n", "microseconds", "median", "p95");
+	(void)printf("%-28s %10s %10s %10s\n", "microseconds", "p10", "median", "p95");
 	for (int s = 0; s < STEPS; s++) {
 		qsort(times[s], (size_t)rounds, sizeof(*times[s]), compare);
-		(void)printf("%-28s %10.0f %10.0f\n", step_names[s], times[s][rounds / 2],
-			     times[s][rounds * 95 / 100]);
+		(void)printf("%-28s %10.0f %10.0f %10.0f\n", step_names[s], times[s][rounds / 10],
+			     times[s][rounds / 2], times[s][rounds * 95 / 100]);
 		free(times[s]);
 	}
-	(void)printf("%-28s %10.0f\n", "CPU of all of it", cpu);
+	(void)printf("%-28s %10s %10.0f\n", "CPU of all of it, mean", "", cpu);
 	return 0;
 }

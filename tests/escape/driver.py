@@ -36,7 +36,7 @@ NUMBERS = {
     "ioctl": (16, 29), "socket": (41, 198), "socketpair": (53, 199), "ptrace": (101, 117),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "capset": (126, 91),
     "capget": (125, 90), "setgroups": (116, 159), "getpid": (39, 172), "io_setup": (206, 0),
-    "prctl": (157, 167), "kill": (62, 129), "tgkill": (234, 131), "linkat": (265, 37),
+    "setrlimit": (160, 164), "prlimit64": (302, 261), "prctl": (157, 167), "kill": (62, 129), "tgkill": (234, 131), "linkat": (265, 37),
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435,
     "pidfd_open": 434, "openat2": 437, "pidfd_getfd": 438, "mount_setattr": 442, "quotactl_fd": 443,
@@ -112,7 +112,7 @@ def pty_child():
 
 
 def read(path, size=65536):
-    with open(path, "rb", buffering=0) as f:
+    with open(path, "rb") as f:
         return f.read(size)
 
 

@@ -8,7 +8,12 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from escape import Row, group, sbx  # noqa: E402
 
-READ = "read(C[%r]).decode()"
+
+def holds_sys_resource():
+    """Whether the service may fix the least score; a container's root may not."""
+    with open("/proc/self/status") as f:
+        return any(line.startswith("CapEff") and int(line.split()[1], 16) >> 24 & 1 for line in f)
+
 
 roots = [
     Row("root_listing", 'sorted(set(os.listdir("/")) - {"lib32", "libx32", "lib64"})',
@@ -45,13 +50,14 @@ roots = [
     Row("usr_times", 'os.utime("/usr/bin", (1, 1))', ("EPERM", "EROFS")),
     Row("rename_over_usr", 'open("f1", "w").close()\nos.rename("f1", "/usr/bin/new")', ("EACCES", "EROFS", "EXDEV")),
 
-    Row("no_state", '[os.path.exists(p) for p in (C["state"], os.path.dirname(C["state"]) + "/sandboxfs.err")]',
-        "[False, True]" if os.geteuid() == 0 else "[False, False]"),
-    Row("state_is_hidden", 'sorted(os.listdir(C["state"]))', "[]"),
-    Row("state_by_resolve", 'os.open(C["state"] + "/sandboxfs.db", os.O_RDONLY)', "ENOENT"),
-    Row("state_not_writable", 'os.mkdir(C["state"] + "/x")', ("EACCES", "EROFS")),
-    Row("mountpoint_is_hidden", 'os.listdir(C["mnt"])', "[]"),
-    Row("mountpoint_has_no_new", 'os.open(C["mnt"] + "/runs/new", os.O_WRONLY)', "ENOENT"),
+    Row("state_is_hidden", 'len(os.listdir(C["state"])) > 0 if os.path.exists(C["state"]) else False', "False",
+        control="True"),
+    Row("database", 'os.close(os.open(C["state"] + "/state.db", os.O_RDONLY))', "ENOENT", control="OK"),
+    Row("feed", 'os.open(C["state"] + "/notify/feed", os.O_WRONLY)', "ENOENT"),
+    Row("other_runs", 'os.listdir(C["state"] + "/runs")', "ENOENT"),
+    Row("state_not_writable", 'os.mkdir(C["state"] + "/x")', ("EACCES", "EROFS", "ENOENT")),
+    Row("mountpoint_is_hidden", 'os.listdir(C["mnt"]) if os.path.exists(C["mnt"]) else []', "[]"),
+    Row("mountpoint_has_no_new", 'os.close(os.open(C["mnt"] + "/runs/new", os.O_WRONLY))', "ENOENT", control="OK"),
 ]
 
 mounts = [
@@ -64,14 +70,21 @@ mounts = [
         'for line in open("/proc/self/mountinfo"):\n'
         '  f = line.split()\n'
         '  if "nosuid" not in f[5].split(","): bad.append("suid " + f[4])\n'
-        '  if "nodev" not in f[5].split(",") and not f[4].startswith("/dev/"): bad.append("dev " + f[4])\n'
+        '  fine = f[4] == "/dev/pts" or stat.S_ISCHR(os.stat(f[4]).st_mode)\n'
+        '  if "nodev" not in f[5].split(",") and not fine: bad.append("dev " + f[4])\n'
         'return bad', "[]"),
     Row("writable_mounts",
         'ok = {"/workspace", "/tmp", "/dev/shm", "/dev/pts", "/proc", "/var/tmp"}\n'
         'return sorted({l.split()[4] for l in open("/proc/self/mountinfo") if "rw" in l.split()[5].split(",")} - ok)',
         "[]"),
     Row("no_propagation", '[l for l in open("/proc/self/mountinfo") if "shared:" in l or "master:" in l]', "[]"),
-    Row("no_fuse_mount", '[l for l in open("/proc/self/mountinfo") if " - fuse" in l]', "[]"),
+    # The file system type that its name gives now: what lies under a cover cannot be reached.
+    Row("fuse_is_covered",
+        'paths = [l.split()[4] for l in open("/proc/self/mountinfo") if " - fuse" in l]\n'
+        'buf = (ctypes.c_long * 64)()\n'
+        'for p in paths:\n'
+        '  if libc.statfs(p.encode(), buf) == 0 and buf[0] == 0x65735546: return "seen"\n'
+        'return "covered"', "covered", control="seen"),
     Row("bind_by_libc", 'r = libc.mount(b"/usr", b"/tmp", None, 4096, None)\nreturn errno.errorcode[ctypes.get_errno()]',
         "EPERM"),
     Row("mount_program", 'subprocess.run(["mount", "-t", "tmpfs", "x", "/tmp"], stderr=-3).returncode != 0', "True"),
@@ -113,13 +126,14 @@ devices = [
 ]
 
 proc = [
-    Row("kcore", 'read("/proc/kcore")', "b''"),
+    Row("kcore", 'read("/proc/kcore")', ("b''", "ENOENT")),
     Row("keys", 'read("/proc/keys")', "b''"),
     Row("timer_list", 'read("/proc/timer_list")', ("b''", "ENOENT")),
     Row("kmsg", 'read("/proc/kmsg")', ("EPERM", "EACCES")),
     Row("kallsyms", '{l.split()[0].strip("0") for l in open("/proc/kallsyms").readlines()[:99]}', ("{''}", "ENOENT")),
     Row("iomem", '{l.split("-")[0].strip("0 ") for l in open("/proc/iomem")}', ("{''}", "EACCES")),
-    Row("sysrq_trigger_is_null", 'os.stat("/proc/sysrq-trigger").st_rdev == os.makedev(1, 3)', "True"),
+    Row("sysrq_trigger_is_null", 'os.stat("/proc/sysrq-trigger").st_rdev == os.makedev(1, 3)',
+        ("True", "ENOENT")),
     Row("core_pattern", 'write("/proc/sys/kernel/core_pattern", "|/workspace/x")', ("EACCES", "EROFS")),
     Row("modprobe", 'write("/proc/sys/kernel/modprobe", "/workspace/x")', ("EACCES", "EROFS", "ENOENT")),
     Row("hostname_sysctl", 'write("/proc/sys/kernel/hostname", "x")', ("EACCES", "EROFS")),
@@ -130,7 +144,9 @@ proc = [
     Row("user_sysctl", 'write("/proc/sys/user/max_user_namespaces", "9")', ("EACCES", "EROFS")),
     Row("chmod_proc_sys", 'os.chmod("/proc/sys/kernel/core_pattern", 0o666)', ("EPERM", "EROFS", "EACCES")),
     Row("oom_score", 'write("/proc/self/oom_score_adj", "-1000")', "EACCES"),
-    Row("oom_score_below_ours", 'write("/proc/self/oom_score_adj", "0")', "EACCES"),
+    Row("oom_score_is_set", 'read("/proc/self/oom_score_adj").strip().decode()', "600"),
+    Row("oom_score_below_ours", 'write("/proc/self/oom_score_adj", "499")',
+        "EACCES" if holds_sys_resource() else "written"),
     Row("acpi", '[n for d in ("/proc/acpi", "/proc/scsi") if os.path.isdir(d) for n in os.listdir(d)]', "[]"),
     Row("proc_bus", 'os.open("/proc/bus/pci/devices", os.O_WRONLY)', ("EACCES", "EROFS", "ENOENT")),
     Row("mtrr", 'write("/proc/mtrr", "disable=0")', ("EACCES", "EROFS", "ENOENT", "EPERM")),
@@ -200,7 +216,28 @@ programs = [
     Row("runner_is_not_writable", 'write(C["runner"], "x")', ("ENOENT", "EACCES", "EROFS", "ETXTBSY")),
     Row("proc_self_exe_write", 'write("/proc/self/exe", "x")', ("EACCES", "EROFS", "ETXTBSY")),
     Row("proc_1_exe_write", 'write("/proc/1/exe", "x")', "ENOENT"),
-    Row("core_limit", 'resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))', "ValueError: not allowed to raise maximum limit"),
+    # A limit of 1 byte is the kernel's word for no core dump even where the host has a program for them, which
+    # 0 is not: so it stays, whatever is asked for.
+    Row("core_limit", 'resource.getrlimit(resource.RLIMIT_CORE)', "(1, 1)"),
+    Row("core_limit_up", 'resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))\n'
+        'return resource.getrlimit(resource.RLIMIT_CORE)', "(1, 1)"),
+    Row("core_limit_down", 'resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n'
+        'return resource.getrlimit(resource.RLIMIT_CORE)', "(1, 1)"),
+    Row("core_limit_down_high_bits", 'call("prlimit64", 0, 1 << 40 | 4, (ctypes.c_uint64 * 2)(0, 0), None)\n'
+        'return resource.getrlimit(resource.RLIMIT_CORE)', "(1, 1)"),
+    Row("core_limit_by_old_call", 'call("setrlimit", 4, (ctypes.c_uint64 * 2)(0, 0))\n'
+        'return resource.getrlimit(resource.RLIMIT_CORE)', "(1, 1)"),
+    Row("other_limits_can_be_lowered", 'resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))\n'
+        'return resource.getrlimit(resource.RLIMIT_NOFILE)', "(99, 99)"),
+    Row("no_limit_can_be_raised",
+        'names = [n for n in dir(resource) if n.startswith("RLIMIT_") and n != "RLIMIT_CORE"]\n'
+        'def up(n):\n'
+        '  soft, hard = resource.getrlimit(getattr(resource, n))\n'
+        '  if hard == resource.RLIM_INFINITY: return False\n'
+        '  try: resource.setrlimit(getattr(resource, n), (soft, hard + 1))\n'
+        '  except (ValueError, OSError): return False\n'
+        '  return True\n'
+        'return [n for n in names if up(n)]', "[]"),
 ]
 
 where = "/usr/local/share" if os.access("/usr/local/share", os.W_OK) else None

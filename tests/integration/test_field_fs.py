@@ -288,10 +288,21 @@ class F26(field.Case):
     def test_F26_characters_are_whole_in_text_frames(self):
         r = self.m.submit(py(self.PROGRAM))
         self.ended(r, 0, "completed")
-        text = [f["data"] for f in r.frames() if f["type"] == "stdout" and f["encoding"] == "utf8"]
-        self.assertIn("\u3042", "".join(text))
-        self.assertIn("\U0001f642", "".join(text))
+        # What is no text comes as base64, and only then.
+        for f in r.frames():
+            if f.get("encoding") == "base64":
+                import base64
+                with self.assertRaises(UnicodeDecodeError):
+                    base64.b64decode(f["data"]).decode()
         self.assertIn("base64", [f.get("encoding") for f in r.frames()])
+        # A character that comes in two writes is not split over two frames.
+        r2 = self.m.submit(py("import os,time\nfor b in '\u3042\U0001f642\u00e9'.encode():\n"
+                              "  os.write(1,bytes([b])); time.sleep(0.02)"))
+        self.ended(r2, 0, "completed")
+        text = [f for f in r2.frames() if f["type"] == "stdout"]
+        self.assertEqual({f["encoding"] for f in text}, {"utf8"})
+        self.assertEqual("".join(f["data"] for f in text), "\u3042\U0001f642\u00e9")
+        self.assertNotIn("", [f["data"] for f in text])
         seqs = [f["seq"] for f in r.frames()]
         self.assertEqual(seqs, list(range(1, len(seqs) + 1)))
 
@@ -473,9 +484,9 @@ class F34(field.Case):
     EXACT = ("import os,sys\nfor d,_,fs in sorted(os.walk(b'.')):\n  for f in sorted(fs):\n"
              "    p=os.path.join(d,f); sys.stdout.buffer.write(p[2:]+b'\\0'+b'%d'%os.stat(p).st_size+b'\\0')")
 
-    def bad(self, *files, word="files"):
+    def bad(self, *files, word="files", code="invalid_inline_file"):
         entries = [{"path": p, "content_b64": c} for p, c in files]
-        self.refused(sh(self.LIST, files=entries), "invalid_spec", word)
+        self.refused(sh(self.LIST, files=entries), code, word)
 
     def good(self, *files):
         entries = [{"path": p, "content_b64": c} for p, c in files]
@@ -555,7 +566,7 @@ class F34(field.Case):
         self.good(("a", ""))
 
     def test_F34_1001_files(self):
-        self.bad(*[("f%d" % i, "") for i in range(1001)])
+        self.bad(*[("f%d" % i, "") for i in range(1001)], code="invalid_spec")
 
     def test_F34_1000_files(self):
         self.good(*[("f%d" % i, "QQ==") for i in range(1000)])

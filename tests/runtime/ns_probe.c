@@ -106,6 +106,17 @@ static int shared_memory(const char *arg)
 	return 0;
 }
 
+/* Makes the kernel count something without a single packet. */
+static int reach_nowhere(const char *arg)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(9) };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	(void)arg;
+	a.sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1 is nobody's */
+	return connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0 && errno == ENETUNREACH ? 0 : 1;
+}
+
 static int reach_port(const char *arg)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(arg)) };
@@ -309,19 +320,13 @@ int main(int argc, char **argv)
 		const char *word;
 		int (*run)(const char *arg);
 	} words[] = {
-		{ "env", say_env },
-		{ "fds", say_fds },
-		{ "init", look_at_init },
-		{ "loopback", loopback },
-		{ "shm", shared_memory },
-		{ "port", reach_port },
-		{ "abstract", reach_abstract },
-		{ "eat", eat_memory },
-		{ "forks", count_forks },
-		{ "kill", kill_everything },
-		{ "denied", try_denied },
-		{ "allowed", try_allowed },
-		{ "write", try_write },
+		{ "env", say_env },	     { "fds", say_fds },
+		{ "init", look_at_init },    { "loopback", loopback },
+		{ "shm", shared_memory },    { "nowhere", reach_nowhere },
+		{ "port", reach_port },	     { "abstract", reach_abstract },
+		{ "eat", eat_memory },	     { "forks", count_forks },
+		{ "kill", kill_everything }, { "denied", try_denied },
+		{ "allowed", try_allowed },  { "write", try_write },
 	};
 
 	for (size_t i = 0; argc > 1 && i < sizeof(words) / sizeof(words[0]); i++)

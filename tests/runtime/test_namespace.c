@@ -269,6 +269,25 @@ static void loopback_and_shm__work_and_are_private(void **state)
 	}
 }
 
+static void network__of_the_last_sandbox_is_not_seen(void **state)
+{
+	static const char *const words[] = { "allowed", "nowhere", "loopback" };
+	struct job look = shell("cat /proc/net/dev /proc/net/snmp");
+	struct live before, use, after;
+
+	(void)state;
+	job_run(&look, &before);
+	assert_non_null(strstr(before.out, "lo:"));
+	for (size_t i = 0; i < SBX_COUNT(words); i++) {
+		struct job j = probe(words[i], NULL);
+
+		job_run(&j, &use);
+		assert_int_equal(job_status(&use), 0);
+		job_run(&look, &after);
+		assert_string_equal(after.out, before.out);
+	}
+}
+
 static void host_sockets__are_out_of_reach(void **state)
 {
 	static const char name[] = "sbx-test-abstract";
@@ -359,6 +378,7 @@ int main(void)
 		cmocka_unit_test(cwd__is_made_below_the_workspace),
 		cmocka_unit_test(files__have_their_modes_and_can_be_changed),
 		cmocka_unit_test(loopback_and_shm__work_and_are_private),
+		cmocka_unit_test(network__of_the_last_sandbox_is_not_seen),
 		cmocka_unit_test(host_sockets__are_out_of_reach),
 		cmocka_unit_test(attacks__fail_as_they_should),
 		cmocka_unit_test(identity__is_an_ordinary_users),

@@ -86,7 +86,8 @@ static void image__is_the_root_read_only(void **state)
 	struct job j = shell("cat /marker; busybox ls /; busybox id -u; [ -d /proc/self ] && "
 			     "echo proc; [ -c /dev/null ] && echo dev; "
 			     "echo no > /marker; busybox touch /bin/x; pwd; "
-			     "busybox cat /etc/hosts | busybox head -n 1");
+			     "busybox cat /etc/hosts | busybox head -n 1; "
+			     "busybox awk '$5 == \"/\"' /proc/self/mountinfo | busybox wc -l");
 	struct live l;
 
 	(void)state;
@@ -95,7 +96,7 @@ static void image__is_the_root_read_only(void **state)
 	j.image = image;
 	job_run(&j, &l);
 	assert_string_equal(l.out, "mark\nbin\ndev\netc\nmarker\nproc\nrun\nsys\ntmp\nworkspace\n"
-				   "1000\nproc\ndev\n/workspace\n127.0.0.1 localhost sandbox\n");
+				   "1000\nproc\ndev\n/workspace\n127.0.0.1 localhost sandbox\n1\n");
 	assert_non_null(strstr(l.err, "Read-only file system"));
 }
 
@@ -217,21 +218,41 @@ static void cycles__leave_nothing(void **state)
 {
 	struct job j = shell("echo x > f; sleep 300 & exit 0");
 	struct live l;
-	int fds, mounts;
+	int fds, mounts, leaves;
 
 	(void)state;
 	job_run(&j, &l); /* what stays for the life of the process is made by the first */
 	fds = count_entries("/proc/self/fd");
 	mounts = count_mounts();
+	leaves = count_leaves(getpid());
 	for (int i = 0; i < CYCLES; i++) {
 		job_run(&j, &l);
 		assert_int_equal(job_status(&l), 0);
 	}
 	assert_int_equal(count_entries("/proc/self/fd"), fds);
 	assert_int_equal(count_mounts(), mounts);
+	assert_int_equal(count_leaves(getpid()), leaves);
+	rt_namespace.sweep(&test_host); /* one is kept for the next sandbox */
 	assert_int_equal(count_leaves(getpid()), 0);
 	assert_int_equal(waitpid(-1, NULL, __WALL | WNOHANG), -1);
 	assert_int_equal(errno, ECHILD);
+}
+
+static void exit__of_the_process_leaves_nothing(void **state)
+{
+	struct job j = { .argv = { "true" } };
+	int status;
+	pid_t pid = fork();
+
+	(void)state;
+	if (pid == 0) {
+		struct live l;
+
+		exit(job_try(&j, &l) ? 0 : 1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(count_leaves(pid), 0);
 }
 
 /* A process that runs a sandbox and then waits to be killed; says on `tell` when it is up. */
@@ -348,6 +369,17 @@ static int try_cases(const struct user_case *c, size_t n)
 	return 0;
 }
 
+/* The image's root, and nothing of the host's on top of it or below. */
+static bool try_image(void)
+{
+	struct job j = shell("cat /marker; busybox awk '$5 == \"/\"' /proc/self/mountinfo | "
+			     "busybox wc -l; busybox ls /usr 2>/dev/null; echo > /bin/x");
+	struct live l;
+
+	j.image = make_image();
+	return !j.image || (job_try(&j, &l) && strcmp(l.out, "mark\n1\n") == 0);
+}
+
 static int as_user(void)
 {
 	static const struct user_case cases[] = {
@@ -367,6 +399,8 @@ static int as_user(void)
 		return r;
 	if (count_leaves(getpid()) == 0 && job_try(&strict, &l))
 		return 50; /* without groups it must not start */
+	if (!try_image())
+		return 54;
 	if (mkdir("mine", 0700) < 0)
 		return 51;
 	fd = open("mine", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -384,6 +418,7 @@ static void ordinary_user__can_run_too(void **state)
 	pid_t pid;
 
 	(void)state;
+	(void)make_image();
 	(void)snprintf(home, sizeof(home), "%s/home", scratch);
 	assert_int_equal(mkdir(home, 0755), 0);
 	if (geteuid() == 0)
@@ -405,10 +440,12 @@ static void ordinary_user__can_run_too(void **state)
 
 static void preflight__tells_what_works(void **state)
 {
-	int fds = count_entries("/proc/self/fd");
 	struct rt_preflight p;
+	int fds;
 
 	(void)state;
+	rt_namespace.sweep(&test_host);
+	fds = count_entries("/proc/self/fd");
 	rt_namespace.preflight(&test_host, &p);
 	assert_int_equal(p.n_reasons, 0);
 	assert_true(p.deny_all_ready && p.trusted && p.standard);
@@ -423,7 +460,6 @@ static void preflight__tells_what_works(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		/* First: this process must not yet know what root may do. */
 		cmocka_unit_test(ordinary_user__can_run_too),
 		cmocka_unit_test(image__is_the_root_read_only),
 		cmocka_unit_test(image__with_its_own_etc_gets_our_hosts),
@@ -431,6 +467,7 @@ int main(void)
 		cmocka_unit_test(session__files_stay_and_belong_to_their_owner),
 		cmocka_unit_test(session__traps_for_given_files_do_not_work),
 		cmocka_unit_test(cycles__leave_nothing),
+		cmocka_unit_test(exit__of_the_process_leaves_nothing),
 		cmocka_unit_test(runner__takes_its_sandbox_with_it),
 		cmocka_unit_test(sweep__leaves_the_living_alone),
 		cmocka_unit_test(init__killed_from_outside_is_lost),
