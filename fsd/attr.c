@@ -149,7 +149,7 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 	int r;
 
 	if (ino & INO_REAL) {
-		*timeout = FSD_FOREVER;
+		*timeout = FSD_ARTIFACTS;
 		return real_attr(f, ino, st);
 	}
 	n = ms_node(ino_node(ino));

@@ -283,11 +283,9 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	sbx_json_scan_init(&h->scan);
 	pthread_mutex_init(&h->lock, NULL);
 	who_is(f, req, &h->who);
-	fi->fh = (uintptr_t)h;
 	fi->direct_io = 1;
 	fi->nonseekable = 1;
-	if (fuse_reply_open(req, fi) != 0)
-		control_release(f, &h->h);
+	handle_opened(f, req, fi, &h->h);
 }
 
 /* ctl and stdin act on each write. */

@@ -50,14 +50,12 @@ void text_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_r
 	h->len = out.len;
 	h->data = out.data;
 	h->seen = run ? run->key.phase : 0;
-	fi->fh = (uintptr_t)h;
 	fi->noflush = 1;
 	if (is_final(n, run))
 		fi->keep_cache = 1;
 	else
 		fi->direct_io = 1;
-	if (fuse_reply_open(req, fi) != 0)
-		text_free(h);
+	handle_opened(f, req, fi, &h->h);
 }
 
 void text_read(fuse_req_t req, struct text_handle *h, size_t size, off_t off)
@@ -160,15 +158,13 @@ void log_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_re
 		return;
 	}
 	ended = store_phase_terminal(run->key.phase) && log_reader_ended(h->log);
-	fi->fh = (uintptr_t)h;
 	fi->noflush = 1;
 	/* A live log goes past the page cache, so that every read sees what is there now. */
 	if (ended)
 		fi->keep_cache = 1;
 	else
 		fi->direct_io = 1;
-	if (fuse_reply_open(req, fi) != 0)
-		log_free(h);
+	handle_opened(f, req, fi, &h->h);
 }
 
 /* The merged log is a plain file: its pages go to the kernel without passing through here. */

@@ -9,7 +9,7 @@
  *             store. What must wait is parked (park.c) and answered later by
  *   feed      which follows the feed of changes and the logs that somebody streams
  *   kicker    which performs no-op system calls on the mount itself, so that inotify users hear
- *             of changes (kick.c), and sends invalidations; no handler ever waits for it
+ *             of changes (kick.c); no handler ever waits for it
  */
 #ifndef SBX_FSD_FSD_I_H
 #define SBX_FSD_FSD_I_H
@@ -26,9 +26,11 @@
 
 enum { FSD_THREADS = 6 };
 
-/* Seconds for which the kernel may believe what can no longer change; the feed invalidates the few
- * things that still do (artifacts that expire). */
+/* Seconds for which the kernel may believe what can no longer change, and artifacts, which expire. The
+ * server never invalidates anything: a thread that waits for the kernel's locks while the process is
+ * killed would keep /dev/fuse open. */
 #define FSD_FOREVER 86400.0
+#define FSD_ARTIFACTS 5.0
 
 struct parking;
 struct kicker;
@@ -49,6 +51,8 @@ struct fsd {
 	struct kicker *kicker;
 	struct results *results;
 	struct real_nodes *real;
+	pthread_mutex_t handles_lock;
+	struct handle *handles; /* open files; owns */
 	/* Rows above this have not been announced by a kick: the kernel must not believe their names
 	 * yet, or the mkdir that raises IN_CREATE would find them. */
 	_Atomic int64_t announced_row;
@@ -119,6 +123,7 @@ struct handle {
 	fuse_ino_t ino;
 	int64_t row;
 	char id[37]; /* of the run, "" outside */
+	struct handle *next, **at; /* all that are open, under fsd.handles_lock */
 };
 struct text_handle {
 	struct handle h;
@@ -142,6 +147,14 @@ static inline struct handle *handle_of(const struct fuse_file_info *fi)
 {
 	return (struct handle *)(uintptr_t)fi->fh;
 }
+
+/* ---- handles.c --------------------------------------------------------------------------------- */
+
+/* Answers an open with this handle, which belongs to the kernel from here on. */
+void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, struct handle *h);
+void handle_close(struct fsd *f, struct handle *h);
+/* Once no server thread runs any more. */
+void handle_close_all(struct fsd *f);
 
 /* ---- files.c: text and logs ------------------------------------------------------------------------------------------ */
 
@@ -181,12 +194,13 @@ void results_set(struct results *r, uid_t uid, enum ms_view view, const char *te
 /* malloc'd copy, "" when there is none; NULL without memory. */
 char *results_get(struct results *r, uid_t uid, enum ms_view view, size_t *ret_len);
 
-/* ---- park.c: reads that wait, and poll ------------------------------------------------------------------------------------- */
+/* ---- park.c, poll.c: reads that wait, and poll ------------------------------------------------ */
 
 struct parking *parking_new(struct fsd *f);
 /* Forgets a status handle that is polled. */
 void parking_drop_text(struct parking *p, struct text_handle *h);
-void parking_free(struct parking *p); /* all requests are answered with ENOTCONN */
+void parking_end(struct parking *p); /* all requests are answered with ENOTCONN */
+void parking_free(struct parking *p);
 void stream_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 		 struct fuse_file_info *fi);
 void stream_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size);
@@ -215,6 +229,10 @@ void feed_unwatch_log(struct feed *fd, int64_t row);
 enum kick_what { KICK_NEW = 1, KICK_STATUS = 2, KICK_ARTIFACTS = 4 };
 struct kicker *kicker_start(struct fsd *f, struct sbx_error *e);
 void kicker_stop(struct kicker *k);
+/* For the main thread: poll this for POLLPRI (-1: no need), and call the other when it says so. False:
+ * the mount is gone, and the kicker let go of it. */
+int kicker_mounts_fd(const struct kicker *k);
+bool kicker_mounts_changed(struct kicker *k);
 void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
 
 /* ---- dir.c -------------------------------------------------------------------------------------------------------------------------- */

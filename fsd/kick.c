@@ -6,8 +6,15 @@
  * size and a close gives IN_MODIFY and IN_CLOSE_WRITE on `status`, mkdir and mknod of what was
  * captured give IN_CREATE in `artifacts`.
  *
- * Only this thread ever uses the mount from inside, and no handler waits for it. A path is opened
- * anew each time and checked to be our mount, so that nothing keeps it busy.
+ * Only this thread ever uses the mount from inside, and no handler waits for it. It goes in by a copy
+ * of the mount that is attached nowhere, so that it never keeps the visible one busy, and lets go of
+ * the copy when the visible one is gone, for else the file system would live on. Where the kernel
+ * makes no such copy (it is for root), the path is opened anew each time and checked to be our
+ * mount; an umount in just that moment hears that it is busy.
+ *
+ * The thread has a table of descriptors of its own, without /dev/fuse in it. When the process is killed
+ * while a kick waits for its answer, the thread cannot end before /dev/fuse is closed, and with a
+ * shared table that would be never: the mount would hang for everybody.
  */
 #include "fsd/fsd_i.h"
 
@@ -17,8 +24,10 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,7 +58,13 @@ struct kicker {
 	struct kick *first, *last;
 	size_t n;
 	bool stop;
-	dev_t dev; /* of the mount, seen by this thread */
+	bool unmounted; /* nobody can watch any more */
+	int mounts;	/* owned; polls when the table of mounts changes */
+	/* Of the thread's own table; owned. */
+	int state; /* the state directory */
+	int copy;  /* the root of the copy, -1: by path */
+	/* Of the mount; 0 while unknown. Written by the thread alone. */
+	_Atomic dev_t dev;
 };
 
 void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what)
@@ -80,7 +95,71 @@ void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what)
 	pthread_mutex_unlock(&k->lock);
 }
 
-/* The mount's root, or -1 when what is there is not us (any more). */
+int kicker_mounts_fd(const struct kicker *k)
+{
+	return k ? k->mounts : -1;
+}
+
+static bool is_visible(struct kicker *k)
+{
+	dev_t dev = atomic_load(&k->dev);
+	FILE *f = dev ? fopen("/proc/self/mountinfo", "re") : NULL;
+	char *line = NULL;
+	size_t size = 0;
+	bool found = !f; /* rather busy than blind */
+	unsigned major_no, minor_no;
+
+	while (f && !found && getline(&line, &size, f) > 0)
+		found = sscanf(line, "%*d %*d %u:%u", &major_no, &minor_no) == 2 &&
+			makedev(major_no, minor_no) == dev;
+	free(line);
+	if (f)
+		(void)fclose(f);
+	return found;
+}
+
+bool kicker_mounts_changed(struct kicker *k)
+{
+	if (is_visible(k))
+		return true;
+	pthread_mutex_lock(&k->lock);
+	k->unmounted = true; /* the thread closes the copy, which it may be using */
+	pthread_cond_signal(&k->wake);
+	pthread_mutex_unlock(&k->lock);
+	return false;
+}
+
+/* A table of descriptors for this thread, with nothing of the process in it. */
+static bool leave_table(void)
+{
+	if (close_range(0, ~0U, CLOSE_RANGE_UNSHARE) < 0)
+		return false;
+	/* Whatever a library may want to say. */
+	for (int i = 0; i < 3; i++)
+		if (open("/dev/null", O_RDWR | O_CLOEXEC) != i)
+			return false;
+	return true;
+}
+
+/* Takes the copy, if the kernel gives one. */
+static void copy_mount(struct kicker *k)
+{
+	struct stat st;
+
+	k->copy = open_tree(AT_FDCWD, k->f->mountpoint,
+			    OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+	if (k->copy < 0)
+		return;
+	if (fstat(k->copy, &st) < 0 || st.st_ino != FUSE_ROOT_ID) {
+		sbx_closep(&k->copy);
+		return;
+	}
+	atomic_store(&k->dev, st.st_dev);
+	/* It may have gone before there was a number to look for. */
+	(void)kicker_mounts_changed(k);
+}
+
+/* The mount's root by path, or -1 when what is there is not us (any more). */
 static int open_root(struct kicker *k)
 {
 	int fd = open(k->f->mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -88,11 +167,12 @@ static int open_root(struct kicker *k)
 
 	if (fd < 0)
 		return -1;
-	if (fstat(fd, &st) < 0 || st.st_ino != FUSE_ROOT_ID || (k->dev && st.st_dev != k->dev)) {
+	if (fstat(fd, &st) < 0 || st.st_ino != FUSE_ROOT_ID ||
+	    (atomic_load(&k->dev) && st.st_dev != atomic_load(&k->dev))) {
 		close(fd);
 		return -1;
 	}
-	k->dev = st.st_dev;
+	atomic_store(&k->dev, st.st_dev);
 	return fd;
 }
 
@@ -121,15 +201,17 @@ static void kick_status(int root, const char *id)
 }
 
 /* What was captured came all at once. Folders below the first level need no event: whoever hears of
- * a folder looks into it. */
+ * a folder looks into it. When artifacts expired there is nothing left to open here. */
 static void kick_artifacts(struct kicker *k, int root, const char *id)
 {
-	sbx_autoclose int run = store_run_dir(k->f->store, id, false, NULL);
-	int fd = run < 0 ? -1 : sbx_open_beneath(run, "artifacts", O_RDONLY | O_DIRECTORY, 0);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-	struct dirent *d;
 	char path[64 + NAME_MAX + 1];
+	struct dirent *d;
+	DIR *dir;
+	int fd;
 
+	(void)snprintf(path, sizeof(path), "runs/%s/artifacts", id);
+	fd = sbx_open_beneath(k->state, path, O_RDONLY | O_DIRECTORY, 0);
+	dir = fd >= 0 ? fdopendir(fd) : NULL;
 	if (!dir) {
 		sbx_closep(&fd); /* they expired, or there never were any */
 		return;
@@ -148,7 +230,8 @@ static void kick_artifacts(struct kicker *k, int root, const char *id)
 
 static void announce(struct kicker *k, const struct kick *one, unsigned what)
 {
-	sbx_autoclose int root = open_root(k);
+	sbx_autoclose int opened = k->copy < 0 ? open_root(k) : -1;
+	int root = k->copy < 0 ? opened : k->copy;
 
 	if (root < 0)
 		return;
@@ -156,9 +239,6 @@ static void announce(struct kicker *k, const struct kick *one, unsigned what)
 		kick_new(root, one->id);
 	if (what & KICK_STATUS)
 		kick_status(root, one->id);
-	if (what & KICK_ARTIFACTS)
-		(void)fuse_lowlevel_notify_inval_entry(k->f->se, ino_make(one->row, MS_N_RUN),
-						       "artifacts", strlen("artifacts"));
 	if (what & KICK_ARTIFACTS)
 		kick_artifacts(k, root, one->id);
 }
@@ -233,8 +313,15 @@ static void *kicker_thread(void *arg)
 	/* Watchers can wait; runs and their readers cannot. */
 	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
 	atomic_store(&k->f->kicker_tid, gettid());
+	if (leave_table()) {
+		k->state = open(store_dir(k->f->store), O_PATH | O_DIRECTORY | O_CLOEXEC);
+		copy_mount(k);
+	} else { /* Linux before 5.9 */
+		atomic_store(&k->f->announced_row, INT64_MAX);
+		k->unmounted = true;
+	}
 	pthread_mutex_lock(&k->lock);
-	while (!k->stop) {
+	while (!k->stop && !k->unmounted) {
 		int64_t at, now = sbx_boot_us();
 		struct kick *one = next_kick(k, now, &at);
 		unsigned what;
@@ -254,6 +341,9 @@ static void *kicker_thread(void *arg)
 		put_back(k, one);
 	}
 	pthread_mutex_unlock(&k->lock);
+	atomic_store(&k->f->kicker_tid, 0); /* the number may be somebody else's soon */
+	sbx_closep(&k->state);
+	sbx_closep(&k->copy); /* may end the file system, and with it the server */
 	return NULL;
 }
 
@@ -268,6 +358,8 @@ struct kicker *kicker_start(struct fsd *f, struct sbx_error *e)
 		return NULL;
 	}
 	k->f = f;
+	k->state = k->copy = -1;
+	k->mounts = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
 	pthread_mutex_init(&k->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -276,6 +368,7 @@ struct kicker *kicker_start(struct fsd *f, struct sbx_error *e)
 	r = pthread_create(&k->thread, NULL, kicker_thread, k);
 	if (r != 0) {
 		sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start the kicker");
+		sbx_closep(&k->mounts);
 		free(k);
 		return NULL;
 	}
@@ -297,6 +390,7 @@ void kicker_stop(struct kicker *k)
 		k->first = one->next;
 		free(one);
 	}
+	sbx_closep(&k->mounts);
 	pthread_cond_destroy(&k->wake);
 	pthread_mutex_destroy(&k->lock);
 	free(k);

@@ -288,8 +288,10 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 				   .workers = o->workers };
 	struct fsd *f = &s->fsd;
 	struct store_run_key newest;
-	int rc = orch_open(&oo, &f->orch, e);
+	int rc;
 
+	pthread_mutex_init(&f->handles_lock, NULL);
+	rc = orch_open(&oo, &f->orch, e);
 	if (rc < 0)
 		return rc;
 	f->store = orch_store(f->orch);
@@ -325,7 +327,8 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	return rc == 0 ? orch_start(f->orch, e) : rc;
 }
 
-/* The kicker first, which uses the mount; then what answers parked reads; then the servers. */
+/* The kicker first, which uses the mount; then the servers; then what answers parked reads, which
+ * servers ask for; then the open files. */
 static void stop(struct server *s)
 {
 	struct fsd *f = &s->fsd;
@@ -333,10 +336,15 @@ static void stop(struct server *s)
 
 	f->kicker = NULL;
 	kicker_stop(k);
-	feed_stop(f->feed);
 	if (f->se)
 		stop_threads(s);
+	feed_stop(f->feed);
+	f->feed = NULL;
+	parking_end(f->parking);
+	/* Runs that are bound to one of them end here: nobody can close it any more. */
+	handle_close_all(f);
 	parking_free(f->parking);
+	pthread_mutex_destroy(&f->handles_lock);
 	if (s->mounted)
 		fuse_session_unmount(f->se);
 	if (f->se)
@@ -360,16 +368,19 @@ static void reload(struct fsd *f)
 
 static void wait_for_end(struct server *s, int signals)
 {
-	struct pollfd p[2] = { { .fd = signals, .events = POLLIN },
-			       { .fd = s->ended, .events = POLLIN } };
+	struct pollfd p[3] = { { .fd = signals, .events = POLLIN },
+			       { .fd = s->ended, .events = POLLIN },
+			       { .fd = kicker_mounts_fd(s->fsd.kicker), .events = POLLPRI } };
 
 	for (;;) {
 		struct signalfd_siginfo si;
 
-		if (poll(p, 2, -1) < 0 && errno != EINTR)
+		if (poll(p, SBX_COUNT(p), -1) < 0 && errno != EINTR)
 			return;
 		if (p[1].revents)
 			return;
+		if (p[2].revents && !kicker_mounts_changed(s->fsd.kicker))
+			p[2].fd = -1;
 		if (!(p[0].revents & POLLIN) || read(signals, &si, sizeof(si)) != sizeof(si))
 			continue;
 		if (si.ssi_signo != SIGHUP)

@@ -234,28 +234,8 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct handle *h = handle_of(fi);
-
 	(void)ino;
-	switch (h->kind) {
-	case H_TEXT:
-		parking_drop_text(self(req)->parking, (struct text_handle *)h);
-		text_free((struct text_handle *)h);
-		break;
-	case H_LOG:
-		log_free((struct log_handle *)h);
-		break;
-	case H_CONTROL:
-		control_release(self(req), h);
-		break;
-	case H_STREAM:
-		stream_release(self(req), h);
-		break;
-	case H_REAL_FILE:
-	case H_REAL_DIR:
-		real_release(h);
-		break;
-	}
+	handle_close(self(req), handle_of(fi));
 	fuse_reply_err(req, 0);
 }
 
@@ -290,7 +270,7 @@ static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t of
 static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	if (is_real_dir(ino) && fi->fh)
-		real_release(handle_of(fi));
+		handle_close(self(req), handle_of(fi));
 	fuse_reply_err(req, 0);
 }
 

@@ -1,45 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads that wait. A request is parked in a table and holds no thread; the feed thread answers it
- * when there is something, an interrupt answers it with EINTR. The same table holds poll
- * handles.
+ * when there is something, an interrupt answers it with EINTR.
  *
  * A parked request is in exactly one of three states, under `lock`: PARKING while its handler is
  * still setting it up, PARKED, and gone. Whoever takes it out of the table answers it, so each is
  * answered once. Nothing is asked of the store or sent to the kernel while the lock is held.
  */
-#include "fsd/fsd_i.h"
+#include "fsd/park_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-
-enum { BUCKETS = 1024, EVENTS_BATCH = 64 };
-
-struct stream_handle {
-	struct handle h;
-	enum ms_view view;
-	struct orch_principal who;
-	pthread_mutex_t lock; /* cursor and log, for reads of dup'ed descriptors */
-	/* .wait: the answer, once given, and what of it was read. */
-	char answer[32];
-	size_t answer_len, answer_off;
-	/* .stream: position in the NDJSON; .events: highest seq seen. */
-	int64_t at;
-	struct log_reader *log; /* owned */
-	int dir;		/* owned */
-	bool watching;
-	struct sbx_buf rest; /* of a line that did not fit the reader's buffer */
-	size_t rest_off;
-	struct fuse_pollhandle *poll; /* owned, under parking->lock */
-	struct stream_handle *prev, *next; /* all stream handles, under parking->lock */
-};
 
 struct waiter {
 	struct waiter *req_next, **req_at; /* chain of its request's bucket */
@@ -50,15 +27,6 @@ struct waiter {
 	bool parking;	  /* its handler is not done yet */
 	bool interrupted; /* while parking */
 	bool ready;	  /* while parking */
-};
-
-struct parking {
-	struct fsd *f;
-	pthread_mutex_t lock;
-	struct waiter *by_req[BUCKETS];
-	struct waiter *by_row[BUCKETS];
-	struct stream_handle *streams;
-	struct text_handle *polled; /* status handles that were polled */
 };
 
 struct parking *parking_new(struct fsd *f)
@@ -74,12 +42,12 @@ struct parking *parking_new(struct fsd *f)
 
 static size_t req_bucket(fuse_req_t req)
 {
-	return ((uintptr_t)req >> 6) % BUCKETS;
+	return ((uintptr_t)req >> 6) % PARK_BUCKETS;
 }
 
 static size_t row_bucket(int64_t row)
 {
-	return (size_t)row % BUCKETS;
+	return (size_t)row % PARK_BUCKETS;
 }
 
 /* Both under the lock. */
@@ -106,11 +74,9 @@ static void take(struct waiter *w)
 		w->row_next->row_at = w->row_at;
 }
 
-void parking_free(struct parking *p)
+void parking_end(struct parking *p)
 {
-	if (!p)
-		return;
-	for (size_t i = 0; i < BUCKETS; i++) {
+	for (size_t i = 0; p && i < PARK_BUCKETS; i++) {
 		struct waiter *w;
 
 		while ((w = p->by_req[i])) {
@@ -119,6 +85,12 @@ void parking_free(struct parking *p)
 			free(w);
 		}
 	}
+}
+
+void parking_free(struct parking *p)
+{
+	if (!p)
+		return;
 	pthread_mutex_destroy(&p->lock);
 	free(p);
 }
@@ -195,7 +167,7 @@ static void event_line(const struct store_change *c, struct sbx_buf *out)
 static enum got events_now(struct fsd *f, struct stream_handle *h, size_t size, struct sbx_buf *out)
 {
 	uint64_t mine = store_user_hash(h->who.user);
-	struct store_change c[EVENTS_BATCH];
+	struct store_change c[PARK_BATCH];
 
 	if (h->rest.len > h->rest_off) { /* the end of a line that did not fit */
 		sbx_buf_add(out, h->rest.data + h->rest_off, h->rest.len - h->rest_off);
@@ -205,7 +177,7 @@ static enum got events_now(struct fsd *f, struct stream_handle *h, size_t size, 
 	h->rest_off = 0;
 	while (out->len < size) {
 		bool gap = false;
-		int n = store_changes(f->store, h->at, c, EVENTS_BATCH, &gap, NULL);
+		int n = store_changes(f->store, h->at, c, PARK_BATCH, &gap, NULL);
 
 		if (n < 0)
 			return GOT_END;
@@ -219,7 +191,7 @@ static enum got events_now(struct fsd *f, struct stream_handle *h, size_t size, 
 			if (h->who.admin || c[i].user_hash == mine)
 				event_line(&c[i], out);
 		}
-		if (n < EVENTS_BATCH)
+		if (n < PARK_BATCH)
 			break;
 	}
 	return out->len ? GOT_DATA : GOT_NOTHING;
@@ -427,12 +399,10 @@ void stream_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run
 		fuse_reply_err(req, fsd_errno(&e));
 		return;
 	}
-	fi->fh = (uintptr_t)h;
 	fi->direct_io = 1;
 	fi->nonseekable = 1;
 	fi->noflush = 1;
-	if (fuse_reply_open(req, fi) != 0)
-		stream_release(f, &h->h);
+	handle_opened(f, req, fi, &h->h);
 }
 
 void stream_release(struct fsd *f, struct handle *base)
@@ -449,7 +419,7 @@ void stream_release(struct fsd *f, struct handle *base)
 	pthread_mutex_unlock(&f->parking->lock);
 	if (h->poll)
 		fuse_pollhandle_destroy(h->poll);
-	if (h->watching)
+	if (h->watching && f->feed)
 		feed_unwatch_log(f->feed, h->h.row);
 	log_reader_close(h->log);
 	sbx_closep(&h->dir);
@@ -499,157 +469,23 @@ void stream_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, cons
 	fuse_reply_write(req, len);
 }
 
-/* ---- poll ---------------------------------------------------------------------------------------------------- */
-
-/* Is there a change that this caller may see? What it may not see is passed over for good. */
-static bool some_event(struct fsd *f, struct stream_handle *h)
-{
-	uint64_t mine = store_user_hash(h->who.user);
-	struct store_change c[EVENTS_BATCH];
-	bool gap = false;
-	int n;
-
-	if (h->rest.len > h->rest_off)
-		return true;
-	do {
-		n = store_changes(f->store, h->at, c, EVENTS_BATCH, &gap, NULL);
-		if (n < 0 || (n > 0 && gap))
-			return true;
-		for (int i = 0; i < n; i++) {
-			if (h->who.admin || c[i].user_hash == mine)
-				return true;
-			h->at = c[i].seq;
-		}
-	} while (n == EVENTS_BATCH);
-	return false;
-}
-
-static bool something(struct fsd *f, struct stream_handle *h)
-{
-	struct store_run_key key;
-
-	if (h->view == MS_V_EVENTS)
-		return some_event(f, h);
-	if (h->view == MS_V_STREAM) {
-		if (log_reader_refresh(h->log, NULL) < 0 || log_reader_ended(h->log) ||
-		    log_reader_size(h->log, LOG_VIEW_NDJSON) > h->at)
-			return true;
-	}
-	if (store_run_key_row(f->store, h->h.row, &key, NULL, NULL) < 0)
-		return true;
-	return h->view == MS_V_WAIT && store_phase_terminal(key.phase);
-}
-
-void stream_poll(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi,
-		 struct fuse_pollhandle *ph)
-{
-	struct stream_handle *h = (struct stream_handle *)handle_of(fi);
-	struct fuse_pollhandle *old = NULL;
-	unsigned events = h->view == MS_V_EVENTS ? POLLOUT : 0;
-
-	/* Registered first, looked at after, so that no change falls between. */
-	if (ph) {
-		pthread_mutex_lock(&f->parking->lock);
-		old = h->poll;
-		h->poll = ph;
-		pthread_mutex_unlock(&f->parking->lock);
-	}
-	if (old)
-		fuse_pollhandle_destroy(old);
-	pthread_mutex_lock(&h->lock);
-	if (something(f, h))
-		events |= POLLIN;
-	pthread_mutex_unlock(&h->lock);
-	fuse_reply_poll(req, events);
-}
-
-/* `status` is always readable; POLLPRI says that it changed since this handle was opened, as sysfs
- * attributes do. */
-void status_poll(struct fsd *f, fuse_req_t req, struct text_handle *h, struct fuse_pollhandle *ph)
-{
-	struct fuse_pollhandle *old = NULL;
-	struct store_run_key key;
-	unsigned events = POLLIN;
-
-	if (ph) {
-		pthread_mutex_lock(&f->parking->lock);
-		old = h->poll;
-		h->poll = ph;
-		if (!h->polled_at) {
-			h->polled_at = &f->parking->polled;
-			h->polled_next = *h->polled_at;
-			if (h->polled_next)
-				h->polled_next->polled_at = &h->polled_next;
-			*h->polled_at = h;
-		}
-		pthread_mutex_unlock(&f->parking->lock);
-	}
-	if (old)
-		fuse_pollhandle_destroy(old);
-	if (h->h.row && store_run_key_row(f->store, h->h.row, &key, NULL, NULL) == 0 &&
-	    key.phase != h->seen)
-		events |= POLLPRI;
-	fuse_reply_poll(req, events);
-}
-
-void parking_drop_text(struct parking *p, struct text_handle *h)
-{
-	pthread_mutex_lock(&p->lock);
-	if (h->polled_at) {
-		*h->polled_at = h->polled_next;
-		if (h->polled_next)
-			h->polled_next->polled_at = h->polled_at;
-	}
-	pthread_mutex_unlock(&p->lock);
-	if (h->poll)
-		fuse_pollhandle_destroy(h->poll);
-}
-
-/* Takes poll handles out under the lock, tells the kernel outside it. */
-static void notify_polls(struct parking *p, int64_t row, enum ms_view a, enum ms_view b)
-{
-	struct fuse_pollhandle *list[64];
-	size_t n;
-
-	do {
-		n = 0;
-		pthread_mutex_lock(&p->lock);
-		for (struct stream_handle *h = p->streams; h && n < SBX_COUNT(list); h = h->next) {
-			if (h->poll && h->h.row == row && (h->view == a || h->view == b)) {
-				list[n++] = h->poll;
-				h->poll = NULL;
-			}
-		}
-		for (struct text_handle *h = p->polled; h && n < SBX_COUNT(list);
-		     h = h->polled_next) {
-			if (h->poll && row && h->h.row == row) {
-				list[n++] = h->poll;
-				h->poll = NULL;
-			}
-		}
-		pthread_mutex_unlock(&p->lock);
-		for (size_t i = 0; i < n; i++) {
-			(void)fuse_lowlevel_notify_poll(list[i]);
-			fuse_pollhandle_destroy(list[i]);
-		}
-	} while (n == SBX_COUNT(list));
-}
+/* ---- the feed thread: something happened ----------------------------------------------------- */
 
 void parking_run_changed(struct parking *p, int64_t row, bool terminal)
 {
 	if (terminal)
 		wake(p, row, MS_V_WAIT, MS_V_STREAM);
-	notify_polls(p, row, MS_V_WAIT, MS_V_STREAM);
+	poll_notify(p, row, MS_V_WAIT, MS_V_STREAM);
 }
 
 void parking_log_grew(struct parking *p, int64_t row)
 {
 	wake(p, row, MS_V_STREAM, MS_V_STREAM);
-	notify_polls(p, row, MS_V_STREAM, MS_V_STREAM);
+	poll_notify(p, row, MS_V_STREAM, MS_V_STREAM);
 }
 
 void parking_events(struct parking *p)
 {
 	wake(p, 0, MS_V_EVENTS, MS_V_EVENTS);
-	notify_polls(p, 0, MS_V_EVENTS, MS_V_EVENTS);
+	poll_notify(p, 0, MS_V_EVENTS, MS_V_EVENTS);
 }

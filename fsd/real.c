@@ -208,8 +208,8 @@ void real_forget(struct fsd *f, fuse_ino_t ino, uint64_t nlookup)
 void real_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fuse_entry_param e = { .generation = 1,
-				      .attr_timeout = FSD_FOREVER,
-				      .entry_timeout = FSD_FOREVER };
+				      .attr_timeout = FSD_ARTIFACTS,
+				      .entry_timeout = FSD_ARTIFACTS };
 	struct place p;
 	sbx_autoclose int fd = -1;
 	int r = place_of(f, req, parent, &p);
@@ -294,11 +294,9 @@ void real_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_i
 		sbx_closep(&fd);
 		return;
 	}
-	fi->fh = (uintptr_t)h;
 	fi->keep_cache = 1;
 	fi->noflush = 1;
-	if (fuse_reply_open(req, fi) != 0)
-		real_release(&h->h);
+	handle_opened(f, req, fi, &h->h);
 }
 
 void real_read(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off)
@@ -363,9 +361,7 @@ void real_opendir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_fil
 		return;
 	}
 	h->place = p;
-	fi->fh = (uintptr_t)h;
-	if (fuse_reply_open(req, fi) != 0)
-		real_release(&h->h);
+	handle_opened(f, req, fi, &h->h);
 }
 
 /* Adds what readdir gives until the buffer is full. The "plus" entries carry no node (number 0), which

@@ -57,7 +57,9 @@ int orch_run_unbind(struct orch *o, const struct orch_principal *p, const char *
 	bool done;
 	int rc = orch_run_cancel(o, p, id, STORE_CANCEL_KILL, &done, e);
 
-	bound_drop(o, id);
+	/* While it may still live, the next door must be able to find it. */
+	if (rc == 0 || rc == -SBX_E_RUN_NOT_FOUND)
+		bound_drop(o, id);
 	return rc;
 }
 

@@ -12,12 +12,15 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/crash.h"
 #include "base/fs.h"
 #include "base/id.h"
+
+enum { CTL_MAX = 64 << 10 }; /* bytes of signals and the like that one run may be sent */
 
 int orch_run_get(struct orch *o, const struct orch_principal *p, const char *id,
 		 struct store_run *ret, struct sbx_error *e)
@@ -85,7 +88,7 @@ int orch_run_cancel(struct orch *o, const struct orch_principal *p, const char *
 	if (rc < 0 || !*ret_done)
 		return rc;
 	if (ended)
-		dispatch_end_frame(o, id, "canceled_by_user");
+		dispatch_end_frame(o, id, NULL, "canceled_by_user");
 	else
 		(void)store_run_ring(o->store, id);
 	return 0;
@@ -122,13 +125,38 @@ static int signal_number(const char *name)
 	return 0;
 }
 
-/* Appends one line for the runner and rings. */
+/* Appends to a file of the run, all or nothing, up to max bytes of file. Under a lock, so that writers
+ * on every door keep the limit together. */
+static int append(int fd, const char *file, const void *data, size_t len, int64_t max,
+		  struct sbx_error *e)
+{
+	struct stat st;
+	ssize_t n;
+
+	if (flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot lock %s of the run",
+				      file);
+	if ((uint64_t)st.st_size + len > (uint64_t)max)
+		return sbx_fail(e, SBX_E_WORKSPACE_CAP,
+				"%s: %lld bytes were given already, the limit is %lld", file,
+				(long long)st.st_size, (long long)max);
+	n = write(fd, data, len);
+	if (n >= 0 && (size_t)n == len)
+		return 0;
+	if (n > 0 && ftruncate(fd, st.st_size) < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot undo a part of %s",
+				      file);
+	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, n < 0 ? errno : ENOSPC, "cannot write %s",
+			      file);
+}
+
+/* Appends for the runner and rings. */
 static int tell_runner(struct orch *o, const char *id, const char *file, const void *data,
-		       size_t len, struct sbx_error *e)
+		       size_t len, int64_t max, struct sbx_error *e)
 {
 	sbx_autoclose int dir = store_run_dir(o->store, id, true, e);
 	sbx_autoclose int fd = -1;
-	ssize_t n;
+	int rc;
 
 	if (dir < 0)
 		return dir;
@@ -136,15 +164,10 @@ static int tell_runner(struct orch *o, const char *id, const char *file, const v
 	if (fd < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -fd, "cannot open %s of the run",
 				      file);
-	n = write(fd, data, len); /* one append: writers do not mix */
-	if (n < 0)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot write %s", file);
-	if ((size_t)n != len)
-		return sbx_fail(e, SBX_E_STORAGE_FULL, "cannot write all of %s: the disk is full",
-				file);
-	crash_point("door_told_runner");
-	(void)store_run_ring(o->store, id);
-	return 0;
+	rc = append(fd, file, data, len, max, e);
+	if (rc == 0)
+		(void)store_run_ring(o->store, id);
+	return rc;
 }
 
 static int ctl_signal(struct orch *o, const struct store_run *r, const char *name,
@@ -160,7 +183,7 @@ static int ctl_signal(struct orch *o, const struct store_run *r, const char *nam
 			"to %d",
 			name, NSIG - 1);
 	(void)snprintf(line, sizeof(line), "signal %d\n", sig);
-	return tell_runner(o, r->id, "ctl", line, strlen(line), e);
+	return tell_runner(o, r->id, "ctl", line, strlen(line), CTL_MAX, e);
 }
 
 int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id, const char *text,
@@ -197,25 +220,28 @@ int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id,
 	if (!r.interactive)
 		return sbx_fail(e, SBX_E_NOT_INTERACTIVE,
 				"run %s takes no input; start it with \"interactive\":true", r.id);
-	return tell_runner(o, r.id, "ctl", "eof\n", 4, e);
+	return tell_runner(o, r.id, "ctl", "eof\n", 4, CTL_MAX, e);
 }
 
 /* ---- stdin ---------------------------------------------------------------------------------- */
 
+/* The document can only lower what the operator allows. */
 static int stdin_limits(struct orch *o, const struct store_run *r, int64_t *max_total,
 			int64_t *max_frame, struct sbx_error *e)
 {
 	sbx_autofree char *text = NULL;
 	ms_autorun struct ms_run_spec *spec = NULL;
 	const struct ms_options opts = { .stored = true };
+	int64_t most = orch_settings(o)->stdin_max_bytes_default;
 	int rc = store_run_spec(o->store, r->id, &text, e);
 
 	if (rc == 0)
 		rc = ms_run_parse(text, strlen(text), &opts, &spec, e);
 	if (rc < 0)
 		return rc;
-	*max_total = spec->stdin_max_bytes >= 0 ? spec->stdin_max_bytes
-						: orch_settings(o)->stdin_max_bytes_default;
+	*max_total = spec->stdin_max_bytes >= 0 && spec->stdin_max_bytes < most ?
+			     spec->stdin_max_bytes :
+			     most;
 	*max_frame = spec->stdin_max_frame_bytes;
 	return 0;
 }
@@ -224,9 +250,7 @@ int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *i
 		   size_t len, struct sbx_error *e)
 {
 	store_autorun r = { 0 };
-	sbx_autoclose int dir = -1;
 	int64_t total, frame;
-	struct stat st;
 	int rc = orch_run_get(o, p, id, &r, e);
 
 	if (rc < 0)
@@ -243,14 +267,5 @@ int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *i
 		return sbx_fail(e, SBX_E_SPEC_TOO_LARGE,
 				"stdin: found %zu bytes at once, stdin_max_frame_bytes allows %lld",
 				len, (long long)frame);
-	dir = store_run_dir(o->store, r.id, true, e);
-	if (dir < 0)
-		return dir;
-	if (fstatat(dir, "stdin", &st, AT_SYMLINK_NOFOLLOW) < 0)
-		st.st_size = 0;
-	if ((uint64_t)st.st_size + len > (uint64_t)total)
-		return sbx_fail(e, SBX_E_WORKSPACE_CAP,
-				"stdin: %lld bytes were given already, the limit is %lld",
-				(long long)st.st_size, (long long)total);
-	return len ? tell_runner(o, r.id, "stdin", data, len, e) : 0;
+	return len ? tell_runner(o, r.id, "stdin", data, len, total, e) : 0;
 }

@@ -20,6 +20,9 @@
 #include "base/log.h"
 #include "store/log.h"
 
+/* A run whose runner dies before it executes is tried again, but one that kills them all is not. */
+enum { MAX_CLAIMS = 5 };
+
 void dispatch_wake(struct orch *o)
 {
 	uint64_t one = 1;
@@ -40,6 +43,9 @@ static bool may_have_executed(struct orch *o, const struct store_run *r)
 	bool begun = true;
 
 	if (r->phase == STORE_RUNNING)
+		return true;
+	/* The claim was made durable, the frame was not: after a power cut its absence tells nothing. */
+	if (r->claim_boot && strcmp(r->claim_boot, sbx_boot_id()) != 0)
 		return true;
 	dir = store_run_dir(o->store, r->id, false, NULL);
 	if (dir == -SBX_E_RUN_NOT_FOUND)
@@ -100,23 +106,33 @@ static int64_t log_bytes(struct orch *o, const char *id)
 	return bytes;
 }
 
-void dispatch_end_frame(struct orch *o, const char *id, const char *reason)
+void dispatch_end_frame(struct orch *o, const char *id, const int *exit_code, const char *reason)
 {
 	sbx_autoclose int dir = store_run_dir(o->store, id, true, NULL);
 
 	if (dir >= 0)
-		(void)log_repair_end(dir, reason, NULL);
+		(void)log_repair_end(dir, exit_code, reason, NULL);
+}
+
+/* What its runner had copied when it died belongs to no row and would never be removed. */
+static void drop_artifacts(struct orch *o, const char *id)
+{
+	sbx_autoclose int dir = store_run_dir(o->store, id, false, NULL);
+
+	if (dir >= 0)
+		(void)sbx_remove_tree(dir, "artifacts");
 }
 
 /*
  * The claimant of r is gone: back into the queue if the command cannot have executed, else the end.
  * Files are looked at before the transaction; the generation in the compare-and-set makes
- * sure that nothing happened to the row since.
+ * sure that nothing happened to the row since. One that cannot be ended may execute the run yet.
  */
-static int take_over(struct orch *o, const struct store_run *r, const char *reason,
+static int take_over(struct orch *o, const struct store_run *r, bool gone, const char *reason,
 		     struct sbx_error *e)
 {
-	bool again = r->cancel == STORE_CANCEL_NONE && !may_have_executed(o, r);
+	bool again = gone && r->cancel == STORE_CANCEL_NONE && r->generation < MAX_CLAIMS &&
+		     !may_have_executed(o, r);
 	int64_t bytes = again ? 0 : log_bytes(o, r->id);
 	store_autotx struct store_tx *tx = NULL;
 	bool done = false;
@@ -125,6 +141,8 @@ static int take_over(struct orch *o, const struct store_run *r, const char *reas
 	/* A cancelled run whose runner died is what the user asked for: gone. */
 	if (r->cancel != STORE_CANCEL_NONE)
 		reason = "canceled_by_user";
+	if (gone && !again)
+		drop_artifacts(o, r->id);
 	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
 		rc = again ? requeue(o, tx, r, &done, e) : end_lost(tx, r, reason, bytes, &done, e);
@@ -137,8 +155,22 @@ static int take_over(struct orch *o, const struct store_run *r, const char *reas
 	sbx_log(SBX_LOG_WARNING, "run lost its runner run=%s reason=%s outcome=%s", r->id, reason,
 		again ? "queued_again" : "ended");
 	if (!again)
-		dispatch_end_frame(o, r->id, reason);
+		dispatch_end_frame(o, r->id, NULL, reason);
 	return 0;
+}
+
+/* It died between the row and what follows it: the frame, the disk, the news. */
+static int finish_end(struct orch *o, const struct store_run *r, struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	int rc;
+
+	dispatch_end_frame(o, r->id, r->has_exit_code ? &r->exit_code : NULL, r->reason);
+	rc = store_begin(o->store, &tx, e);
+	if (rc == 0)
+		rc = store_tx_change(tx, "run", r->row, r->id, "status", store_phase_name(r->phase),
+				     r->user, e);
+	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
 }
 
 void dispatch_lost(struct orch *o, const char *id, int64_t generation)
@@ -148,9 +180,9 @@ void dispatch_lost(struct orch *o, const char *id, int64_t generation)
 	int rc = store_run_get(o->store, id, &r, &e);
 
 	if (rc == 0 && store_phase_terminal(r.phase))
-		dispatch_end_frame(o, id, r.reason); /* it died between the row and the frame */
+		rc = finish_end(o, &r, &e);
 	else if (rc == 0 && r.generation == generation)
-		rc = take_over(o, &r, "runner_lost", &e);
+		rc = take_over(o, &r, true, "runner_lost", &e);
 	if (rc < 0)
 		sbx_log(SBX_LOG_ERROR, "cannot end a lost run run=%s error=\"%s\"", id, e.message);
 }
@@ -168,12 +200,13 @@ static int reap_leases(struct orch *o, struct sbx_error *e)
 		store_rollback(sbx_steal(&tx));
 		if (rc == -SBX_E_RUN_NOT_FOUND)
 			return 0;
-		if (rc == 0)
-			rc = take_over(o, &r,
-				       r.claim_owner && orch_owner_alive(r.claim_owner)
-					       ? "claim_lease_expired"
-					       : "runner_lost",
-				       e);
+		if (rc == 0) {
+			bool lives = r.claim_owner && orch_owner_alive(r.claim_owner);
+
+			/* What could not renew in time is no judge of whether it may go on. */
+			rc = take_over(o, &r, !lives || orch_owner_kill(r.claim_owner),
+				       lives ? "claim_lease_expired" : "runner_lost", e);
+		}
 		if (rc < 0)
 			return rc;
 	}
@@ -208,7 +241,7 @@ static int expire_queue(struct orch *o, struct sbx_error *e)
 			return rc;
 		crash_point("door_expire_committed");
 		if (done)
-			dispatch_end_frame(o, r.id, "queue_ttl_expired");
+			dispatch_end_frame(o, r.id, NULL, "queue_ttl_expired");
 		atomic_fetch_add(&o->queue_expired, 1);
 	}
 }
@@ -259,26 +292,35 @@ static int64_t least(int64_t a, int64_t b)
 
 /* When something that waits for nobody is next to be done, boot clock. */
 struct agenda {
-	int64_t queue_at, lease_at, janitor_at;
-	bool first; /* the janitor's first round */
+	int64_t queue_at, lease_at;
+	int64_t woken_at; /* when the timer was to wake us */
+	int64_t hold_until; /* no lease is judged before */
 };
+
+/*
+ * After a suspend, or while the store could not be written, nobody could renew: the leases that ran out
+ * meanwhile say nothing. Their holders get half a lease to come forward.
+ */
+static void mind_the_gap(struct orch *o, struct agenda *a, int64_t now, bool failed)
+{
+	int64_t lease = orch_settings(o)->run_claim_lease_sec * SBX_SECOND_US;
+
+	if (failed || now > a->woken_at + 2 * SBX_SECOND_US)
+		a->hold_until = now + lease / 2;
+}
 
 /* What is beyond its time; no store access while nothing is. */
 static int due(struct orch *o, struct agenda *a, int64_t now, struct sbx_error *e)
 {
 	int rc = 0;
 
-	if (a->lease_at < now)
+	if (a->lease_at < now && a->hold_until <= now)
 		rc = reap_leases(o, e);
 	if (rc == 0 && a->queue_at < now)
 		rc = expire_queue(o, e);
 	/* "Nothing is due" leaves no error behind. */
 	if (rc == 0)
 		sbx_error_clear(e);
-	if (now >= a->janitor_at) {
-		a->janitor_at = now + janitor_round(o, a->first);
-		a->first = false;
-	}
 	return rc;
 }
 
@@ -289,6 +331,7 @@ static int64_t look(struct orch *o, struct agenda *a)
 	int64_t queued = 0, now = sbx_boot_us();
 	int rc;
 
+	mind_the_gap(o, a, now, false);
 	(void)pool_events(o->pool);
 	rc = due(o, a, now, &e);
 	if (rc == 0)
@@ -301,18 +344,18 @@ static int64_t look(struct orch *o, struct agenda *a)
 			e.message);
 		/* A store that fails is tried again in a second, not in a loop. */
 		a->queue_at = a->lease_at = 0;
-		return least(now + SBX_SECOND_US, a->janitor_at);
+		mind_the_gap(o, a, now, true);
+		return now + SBX_SECOND_US;
 	}
+	if (a->lease_at < a->hold_until)
+		a->lease_at = a->hold_until;
 	/* Deadlines are compared with <, so a microsecond later is the first moment to act. */
-	now = least(a->queue_at, a->lease_at);
-	return least(now == INT64_MAX ? now : now + 1, a->janitor_at);
+	now = least(least(a->queue_at, a->lease_at), pool_next_us(o->pool));
+	return now == INT64_MAX ? now : now + 1;
 }
 
-struct loop {
-	int epoll, feed, timer;
-};
 
-static int loop_open(struct orch *o, struct loop *l, struct sbx_error *e)
+static int loop_open(struct orch *o, struct dispatch_loop *l, struct sbx_error *e)
 {
 	const struct {
 		int fd;
@@ -342,35 +385,38 @@ static void drain(int fd)
 		;
 }
 
+static void loop_close(struct dispatch_loop *l)
+{
+	sbx_closep(&l->epoll);
+	sbx_closep(&l->feed);
+	sbx_closep(&l->timer);
+}
+
 static void *dispatcher(void *arg)
 {
 	struct orch *o = arg;
-	struct loop l = { -1, -1, -1 };
-	sbx_autoerror e = SBX_ERROR_INIT;
-	struct agenda agenda = { .first = true }; /* all zero: everything is due */
+	struct dispatch_loop *l = &o->loop;
+	struct agenda agenda = { .woken_at = INT64_MAX / 2 }; /* the rest 0: everything is due */
 
-	if (loop_open(o, &l, &e) < 0) {
-		sbx_log(SBX_LOG_ERROR, "dispatcher cannot run error=\"%s\"", e.message);
-		atomic_store(&o->stop, true);
-	}
 	while (!atomic_load(&o->stop)) {
 		struct epoll_event ev[8];
 
-		arm(l.timer, look(o, &agenda));
-		if (epoll_wait(l.epoll, ev, SBX_COUNT(ev), -1) < 0 && errno != EINTR)
+		agenda.woken_at = look(o, &agenda);
+		arm(l->timer, agenda.woken_at);
+		if (agenda.woken_at > INT64_MAX / 2)
+			agenda.woken_at = INT64_MAX / 2;
+		if (epoll_wait(l->epoll, ev, SBX_COUNT(ev), -1) < 0 && errno != EINTR)
 			break;
-		store_feed_drain(l.feed);
-		drain(l.timer);
+		store_feed_drain(l->feed);
+		drain(l->timer);
 		drain(o->wake_fd);
 	}
-	sbx_closep(&l.epoll);
-	sbx_closep(&l.feed);
-	sbx_closep(&l.timer);
 	return NULL;
 }
 
 /* Live runs whose claimant certainly is gone. */
 struct dead {
+	struct orch *o;
 	struct {
 		char id[37];
 		int64_t generation;
@@ -385,17 +431,20 @@ static bool note_dead(void *ctx, const struct store_run *r)
 	if (r->claim_owner && !orch_owner_alive(r->claim_owner)) {
 		(void)snprintf(d->list[d->n].id, sizeof(d->list[d->n].id), "%s", r->id);
 		d->list[d->n++].generation = r->generation;
+	} else if (r->cancel != STORE_CANCEL_NONE) {
+		/* Who wrote that may have died before it could ring. */
+		(void)store_run_ring(d->o->store, r->id);
 	}
 	return d->n < SBX_COUNT(d->list);
 }
 
-/* Runs that a process which no longer exists had claimed: no need to wait for their leases. More than
- * one batch of them is left to the leases. */
+/* Runs that a process which no longer exists had claimed: no need to wait for their leases. More
+ * than one batch of them is left to the leases. */
 static void reap_dead_owners(struct orch *o)
 {
 	for (enum store_phase ph = STORE_STARTING; ph <= STORE_RUNNING; ph++) {
 		const struct store_run_filter f = { .phase = ph, .limit = 1000 };
-		struct dead d = { .n = 0 };
+		struct dead d = { .o = o };
 
 		(void)store_run_list(o->store, &f, note_dead, &d, NULL);
 		for (size_t i = 0; i < d.n; i++)
@@ -403,32 +452,54 @@ static void reap_dead_owners(struct orch *o)
 	}
 }
 
-int dispatch_start(struct orch *o, struct sbx_error *e)
+/* Signals are for the door's own threads. */
+static int start_thread(pthread_t *ret, void *(*run)(void *), struct orch *o)
 {
 	sigset_t all, old;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &old);
+	r = pthread_create(ret, NULL, run, o);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return r;
+}
+
+int dispatch_start(struct orch *o, struct sbx_error *e)
+{
 	int r;
 
 	reap_dead_owners(o);
 	o->pool = pool_new(o, e);
 	if (!o->pool)
 		return -SBX_E_NO_MEMORY;
-	sigfillset(&all); /* signals are for the door's own threads */
-	pthread_sigmask(SIG_BLOCK, &all, &old);
-	r = pthread_create(&o->dispatcher, NULL, dispatcher, o);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (r != 0)
-		return sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start the dispatcher");
-	o->dispatching = true;
-	return 0;
+	r = loop_open(o, &o->loop, e);
+	if (r < 0) {
+		loop_close(&o->loop);
+		return r;
+	}
+	r = start_thread(&o->dispatcher, dispatcher, o);
+	o->dispatching = r == 0;
+	if (r == 0) {
+		r = start_thread(&o->janitor, janitor_thread, o);
+		o->cleaning = r == 0;
+	}
+	return r == 0 ? 0 : sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
 }
 
 void dispatch_stop(struct orch *o)
 {
-	if (!o->dispatching)
-		return;
 	atomic_store(&o->stop, true);
-	dispatch_wake(o);
-	pthread_join(o->dispatcher, NULL);
-	o->dispatching = false;
+	if (o->cleaning) {
+		janitor_wake(o);
+		pthread_join(o->janitor, NULL);
+		o->cleaning = false;
+	}
+	if (o->dispatching) {
+		dispatch_wake(o);
+		pthread_join(o->dispatcher, NULL);
+		o->dispatching = false;
+		loop_close(&o->loop);
+	}
 	o->pool = pool_free(o->pool);
 }

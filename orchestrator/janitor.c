@@ -9,42 +9,49 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/crash.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "store/log.h"
 
 enum {
 	JANITOR_BATCH = 256, /* rows or runs looked after in one round */
 	JANITOR_AUDIT_DAYS = 90,
+	MEND_BACK = 1000, /* changes before our time that are looked at */
 };
+
+/* A writer needs microseconds from the row to the frame; one that was stopped in between, more. */
+#define MEND_AFTER_US (5 * SBX_SECOND_US)
 
 static int remove_artifacts(struct orch *o, const char *id, struct sbx_error *e)
 {
 	sbx_autoclose int dir = store_run_dir(o->store, id, false, NULL);
 	store_autotx struct store_tx *tx = NULL;
-	int rc = store_begin(o->store, &tx, e);
+	int rc;
 
-	/* The rows first: a crash in between leaves files that nobody lists, and the next start
-	 * removes them with their directory; the other order would list what is gone. */
+	/* The files first: after a crash in between the rows are still due, and the next round goes
+	 * on; the other order would leave files that nothing ever looks at again. */
+	if (dir >= 0)
+		(void)sbx_remove_tree(dir, "artifacts");
+	crash_point("door_janitor_removed");
+	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
 		rc = store_tx_artifacts_drop(tx, id, e);
-	if (rc == 0)
-		rc = store_commit(sbx_steal(&tx), true, e);
-	crash_point("door_janitor_dropped");
-	if (rc == 0 && dir >= 0)
-		(void)sbx_remove_tree(dir, "artifacts");
-	return rc;
+	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
 }
 
-static int expire_artifacts(struct orch *o, struct sbx_error *e)
+static int expire_artifacts(struct orch *o, bool *more, struct sbx_error *e)
 {
 	int64_t hours = orch_settings(o)->artifact_ttl_hours;
 	char *ids[JANITOR_BATCH] = { NULL };
 	int n = store_artifacts_due(o->store, sbx_now_us() - hours * 3600 * SBX_SECOND_US, ids,
 				    SBX_COUNT(ids), e);
 	int rc = n < 0 ? n : 0;
+
+	*more |= n == JANITOR_BATCH;
 
 	for (int i = 0; i < n; i++) {
 		if (rc == 0)
@@ -54,7 +61,7 @@ static int expire_artifacts(struct orch *o, struct sbx_error *e)
 	return rc;
 }
 
-static int prune(struct orch *o, struct sbx_error *e)
+static int prune(struct orch *o, bool *more, struct sbx_error *e)
 {
 	const struct orch_settings *st = orch_settings(o);
 	store_autotx struct store_tx *tx = NULL;
@@ -69,8 +76,67 @@ static int prune(struct orch *o, struct sbx_error *e)
 	if (rc == 0)
 		rc = store_tx_audit_prune(tx, now - JANITOR_AUDIT_DAYS * 86400 * SBX_SECOND_US,
 					  JANITOR_BATCH, e);
+	*more |= gone == JANITOR_BATCH;
 	crash_point("door_janitor_pruned");
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), false, e);
+}
+
+/* The end of a run is a row, and behind it a frame in its log. Who died in between leaves the
+ * readers of the log waiting. *ret_soon: one is so recent that its writer may still be at it. */
+static void mend_end(struct orch *o, const char *id, bool *ret_soon)
+{
+	sbx_autoclose int dir = store_run_dir(o->store, id, false, NULL);
+	struct log_reader *log = NULL;
+	store_autorun r = { 0 };
+	bool ended = false;
+	int64_t age;
+
+	if (dir >= 0 && log_reader_open(dir, &log, NULL) == 0) {
+		ended = log_reader_refresh(log, NULL) < 0 || log_reader_ended(log);
+		log_reader_close(log);
+	}
+	if (ended || store_run_get(o->store, id, &r, NULL) < 0 || !store_phase_terminal(r.phase))
+		return;
+	age = sbx_now_us() - r.finished_us;
+	if (age >= 0 && age < MEND_AFTER_US) { /* negative: the clock was set */
+		*ret_soon = true;
+		return;
+	}
+	sbx_log(SBX_LOG_INFO, "ending the log of a run that has ended run=%s", id);
+	dispatch_end_frame(o, id, r.has_exit_code ? &r.exit_code : NULL, r.reason);
+}
+
+/* Looks at what has ended since the last round; the first looks back a little. True: again soon. */
+static bool mend_ends(struct orch *o, struct sbx_error *e)
+{
+	struct store_change c[64];
+	bool gap, soon = false;
+	int64_t last = 0;
+	int n;
+
+	if (store_changes_last(o->store, &last, e) < 0)
+		return false;
+	if (o->mended_seq == 0)
+		o->mended_seq = last > MEND_BACK ? last - MEND_BACK : 0;
+	if (last > o->mended_seq) {
+		/* Somebody may have died before it could tell of its last change. */
+		const struct store_ticket news = { .touched = true };
+
+		(void)store_settle(o->store, news, NULL);
+	}
+	while (o->mended_seq < last && !soon && !atomic_load(&o->stop)) {
+		n = store_changes(o->store, o->mended_seq, c, SBX_COUNT(c), &gap, e);
+		if (n <= 0)
+			break;
+		for (int i = 0; i < n && !soon; i++) {
+			if (strcmp(c[i].kind, "run") == 0 &&
+			    store_phase_terminal(store_phase_find(c[i].phase)))
+				mend_end(o, c[i].id, &soon);
+			if (!soon)
+				o->mended_seq = c[i].seq;
+		}
+	}
+	return soon;
 }
 
 /* A directory without a row is what a crash between the two left behind. */
@@ -86,26 +152,59 @@ static bool drop_orphan(void *ctx, const char *id)
 	return !atomic_load(&o->stop);
 }
 
-int64_t janitor_round(struct orch *o, bool first)
+/* One round. Returns microseconds until the next. */
+static int64_t housekeep(struct orch *o, bool first)
 {
 	const struct orch_settings *st = orch_settings(o);
 	int64_t interval = st->artifact_janitor_interval_sec * SBX_SECOND_US;
 	sbx_autoclose int lock = store_lock(o->store, "janitor.lock");
 	sbx_autoerror e = SBX_ERROR_INIT;
+	bool more = false;
 	int rc = 0;
 
 	if (interval < SBX_SECOND_US)
 		interval = SBX_SECOND_US;
 	if (lock < 0)
 		return interval; /* the other door is at it */
-	if (st->artifact_janitor_background_enabled)
-		rc = expire_artifacts(o, &e);
+	if (st->artifact_janitor_background_enabled || first)
+		rc = expire_artifacts(o, &more, &e);
 	if (rc == 0)
-		rc = prune(o, &e);
+		rc = prune(o, &more, &e);
 	if (first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);
+	if (rc == 0 && mend_ends(o, &e) && interval > MEND_AFTER_US)
+		interval = MEND_AFTER_US;
 	if (rc < 0)
 		sbx_log(SBX_LOG_WARNING, "housekeeping failed code=%s error=\"%s\"",
 			sbx_code_name(e.code), e.message);
+	else if (more) /* a full batch: there is more where that came from */
+		interval = SBX_SECOND_US;
 	return interval;
+}
+
+void janitor_wake(struct orch *o)
+{
+	pthread_mutex_lock(&o->janitor_lock);
+	pthread_cond_signal(&o->janitor_wake);
+	pthread_mutex_unlock(&o->janitor_lock);
+}
+
+void *janitor_thread(void *arg)
+{
+	struct orch *o = arg;
+	bool first = true;
+
+	while (!atomic_load(&o->stop)) {
+		int64_t wait = housekeep(o, first);
+		struct timespec at;
+
+		first = false;
+		(void)clock_gettime(CLOCK_MONOTONIC, &at);
+		at.tv_sec += wait / SBX_SECOND_US;
+		pthread_mutex_lock(&o->janitor_lock);
+		if (!atomic_load(&o->stop))
+			(void)pthread_cond_timedwait(&o->janitor_wake, &o->janitor_lock, &at);
+		pthread_mutex_unlock(&o->janitor_lock);
+	}
+	return NULL;
 }

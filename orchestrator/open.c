@@ -135,7 +135,7 @@ static void collect(int fd, int64_t until_us, struct sbx_buf *out)
 	}
 }
 
-static struct orch_preflights *try_runtimes(const struct orch *o, struct sbx_error *e)
+static struct orch_preflights *try_runtimes(struct orch *o, struct sbx_error *e)
 {
 	sbx_autobuf out = SBX_BUF_INIT(PREFLIGHT_MAX);
 	sbx_autoclose int fd = -1;
@@ -151,17 +151,20 @@ static struct orch_preflights *try_runtimes(const struct orch *o, struct sbx_err
 	/* It has printed everything or its time is over; what it started dies with it. */
 	(void)kill(pid, SIGKILL);
 	(void)waitpid(pid, &status, 0);
-	/* No answer is an answer: nothing is available, and discovery says so. */
-	if (orch_preflights_parse(out.len ? out.data : "{}", &p, e) < 0 &&
-	    orch_preflights_parse("{}", &p, e) < 0)
+	if (orch_preflights_parse(out.len ? out.data : "", &p, e) == 0)
+		return p;
+	/* At a reload the old findings stay. At start no answer is an answer: nothing is available, and
+	 * discovery says so. */
+	if (orch_config(o))
 		return NULL;
-	return p;
+	sbx_error_clear(e);
+	return orch_preflights_parse("{}", &p, e) == 0 ? p : NULL;
 }
 
 /* ---- configuration ------------------------------------------------------------------------------
  */
 
-static struct orch_config *read_config(const struct orch *o, bool preflight, struct sbx_error *e)
+static struct orch_config *read_config(struct orch *o, bool preflight, struct sbx_error *e)
 {
 	struct orch_config *c = calloc(1, sizeof(*c));
 
@@ -242,7 +245,15 @@ int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_err
 
 	if (!o)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	pthread_condattr_t monotonic;
+
+	(void)pthread_condattr_init(&monotonic);
+	(void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(&o->janitor_wake, &monotonic);
+	(void)pthread_condattr_destroy(&monotonic);
+	pthread_mutex_init(&o->janitor_lock, NULL);
 	pthread_mutex_init(&o->reload_lock, NULL);
+	o->loop = (struct dispatch_loop){ -1, -1, -1 };
 	o->opened_us = sbx_now_us();
 	o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = copy_options(o, opts, e);
@@ -293,6 +304,8 @@ struct orch *orch_close(struct orch *o)
 	free(o->mountpoint);
 	sbx_closep(&o->wake_fd);
 	pthread_mutex_destroy(&o->reload_lock);
+	pthread_mutex_destroy(&o->janitor_lock);
+	pthread_cond_destroy(&o->janitor_wake);
 	free(o);
 	return NULL;
 }
@@ -326,17 +339,18 @@ void orch_principal_uid(struct orch *o, uid_t uid, const char *door, struct orch
 		uid_t uid;
 		char user[64];
 	} last;
-	char room[4096];
+	char room[16384];
 	struct passwd pw, *found = NULL;
 
 	if (!last.valid || last.uid != uid) {
-		if (getpwuid_r(uid, &pw, room, sizeof(room), &found) == 0 && found &&
+		/* A directory service that is down is not remembered as "no such user". */
+		last.valid = getpwuid_r(uid, &pw, room, sizeof(room), &found) == 0;
+		if (last.valid && found &&
 		    strlen(pw.pw_name) < sizeof(last.user))
 			(void)snprintf(last.user, sizeof(last.user), "%s", pw.pw_name);
 		else
 			(void)snprintf(last.user, sizeof(last.user), "uid:%u", (unsigned)uid);
 		last.uid = uid;
-		last.valid = true;
 	}
 	memcpy(ret->user, last.user, sizeof(ret->user));
 	ret->uid = uid;

@@ -38,10 +38,16 @@ struct orch {
 	pthread_mutex_t reload_lock;
 
 	struct pool *pool;
-	pthread_t dispatcher;
-	bool dispatching;
+	pthread_t dispatcher, janitor;
+	bool dispatching, cleaning;
+	struct dispatch_loop {
+		int epoll, feed, timer; /* owned */
+	} loop;
+	pthread_mutex_t janitor_lock;
+	pthread_cond_t janitor_wake; /* CLOCK_MONOTONIC */
 	int wake_fd; /* eventfd: something for the dispatcher to look at */
 	atomic_bool stop;
+	int64_t mended_seq; /* janitor: the ends up to this change have their frames; 0: not looked */
 
 	/* Since this process began; the rest of the metrics comes from the store. */
 	atomic_llong queue_full, queue_expired, refused, replayed;
@@ -85,6 +91,8 @@ void pool_assign(struct pool *p, struct pool_runner *r, const char *id, int64_t 
 int pool_epoll_fd(const struct pool *p);
 /* Reads what runners said; returns true when one became idle or a slot may be free. */
 bool pool_events(struct pool *p);
+/* When it wants to be resized again without being told; INT64_MAX: never. */
+int64_t pool_next_us(const struct pool *p);
 /* Starts or dismisses runners: enough for `queued` waiting runs, never above the slots. */
 void pool_resize(struct pool *p, int64_t queued);
 
@@ -95,8 +103,8 @@ void dispatch_stop(struct orch *o);
 void dispatch_wake(struct orch *o);
 /* A runner of ours died with this run. */
 void dispatch_lost(struct orch *o, const char *id, int64_t generation);
-/* Ends the stream of a run that ended without a runner. */
-void dispatch_end_frame(struct orch *o, const char *id, const char *reason);
+/* Ends the stream of a run that ended without a runner; exit_code NULL: there is none. */
+void dispatch_end_frame(struct orch *o, const char *id, const int *exit_code, const char *reason);
 
 /* ---- bound.c: runs that end with a handle ---- */
 
@@ -107,9 +115,9 @@ void bound_sweep(struct orch *o);
 
 /* ---- janitor.c ---- */
 
-/* One round of housekeeping, by the door that holds the lock. Returns microseconds until it wants to
- * be called again. */
-int64_t janitor_round(struct orch *o, bool first);
+/* Housekeeping until o->stop, in rounds, by the door that holds the lock. */
+void *janitor_thread(void *orch);
+void janitor_wake(struct orch *o);
 
 /* ---- submit.c ---- */
 

@@ -3,9 +3,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -14,19 +17,23 @@
 #include "base/id.h"
 #include "base/log.h"
 
+enum { DEATH_WAIT_MS = 2000 }; /* for a killed process; the kernel needs milliseconds */
+
 /* Field 22 of /proc/PID/stat, in clock ticks since boot: with the pid it names a process for
- * ever (proc(5)). 0 when there is no such process, or only its exit status for a parent that may
- * never ask. */
+ * ever (proc(5)). 0 when there is certainly no such process, or only its exit status for a parent
+ * that may never ask; ULLONG_MAX when that cannot be told. */
 static unsigned long long start_time(long pid)
 {
 	char path[64];
 	sbx_autofree char *text = NULL;
 	unsigned long long start = 0;
 	char *p, state;
+	int r;
 
 	(void)snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-	if (sbx_read_file(AT_FDCWD, path, 4096, &text, NULL) < 0)
-		return 0;
+	r = sbx_read_file(AT_FDCWD, path, 4096, &text, NULL);
+	if (r < 0)
+		return r == -ENOENT || r == -ESRCH ? 0 : ULLONG_MAX;
 	p = strrchr(text, ')'); /* the name may hold spaces and parentheses */
 	if (!p || sscanf(p + 1,
 			 " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
@@ -55,7 +62,7 @@ char *orch_owner_new(void)
 bool orch_owner_alive(const char *owner)
 {
 	char host[65] = "", o_host[65], o_boot[37];
-	unsigned long long start;
+	unsigned long long start, now;
 	long pid;
 
 	(void)gethostname(host, sizeof(host) - 1);
@@ -65,7 +72,29 @@ bool orch_owner_alive(const char *owner)
 		return true; /* another machine: only its lease can tell */
 	if (strcmp(o_boot, sbx_boot_id()) != 0)
 		return false;
-	return start_time(pid) == start;
+	now = start_time(pid);
+	return now == start || now == ULLONG_MAX;
+}
+
+/* Does not return before the process is gone, so that nothing it does can come later. */
+bool orch_owner_kill(const char *owner)
+{
+	struct pollfd p = { .fd = -1, .events = POLLIN };
+	sbx_autoclose int fd = -1;
+	char host[65] = "", o_host[65];
+	long pid;
+
+	(void)gethostname(host, sizeof(host) - 1);
+	if (sscanf(owner, "%64[^/]/%*36[^/]/%ld/", o_host, &pid) != 2 || strcmp(o_host, host) != 0)
+		return false;
+	fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
+	/* Looked at with the descriptor in hand, the number cannot pass to somebody else. */
+	if (!orch_owner_alive(owner))
+		return true;
+	if (fd < 0 || pid == getpid() || syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) < 0)
+		return false;
+	p.fd = fd;
+	return poll(&p, 1, DEATH_WAIT_MS) == 1;
 }
 
 static int lost(const char *id, struct sbx_error *e)

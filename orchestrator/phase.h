@@ -30,6 +30,8 @@ char *orch_owner_new(void);
 /* False only when the owner certainly is gone: same host, other boot, or same boot and no such
  * process any more. */
 bool orch_owner_alive(const char *owner);
+/* Ends an owner that lives on but has lost its claim, and with it its sandbox. True: it is gone. */
+bool orch_owner_kill(const char *owner);
 
 /* starting -> running, by the holder. CLAIM_LOST. */
 int orch_phase_running(struct store *s, const char *id, int64_t generation, struct sbx_error *e);

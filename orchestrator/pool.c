@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 
 #include "base/crash.h"
-#include "base/fs.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 extern char **environ;
@@ -43,6 +43,7 @@ struct pool_runner {
 	bool dead; /* seen to have ended, not yet removed */
 	pid_t pid;
 	int fd; /* SOCK_SEQPACKET, non-blocking, owned */
+	const struct orch_config *config; /* that it was started with; compared, never looked into */
 	char owner[192];
 	char run_id[37]; /* while BUSY */
 	int64_t generation;
@@ -53,10 +54,16 @@ struct pool {
 	int epoll; /* owned */
 	pthread_mutex_t lock;
 	struct pool_runner *runners; /* owns */
-	int failures;		     /* runners in a row that died before they were ready */
+	int failures;	       /* runners in a row that died before they were ready */
+	int64_t failed_us;     /* when the last of them was started, boot clock */
+	int64_t dismiss_at_us; /* when some of the idle may go; INT64_MAX: none */
+	int64_t calm_since_us; /* since then nothing waits and more than the reserve idle */
 };
 
 enum { POOL_MAX_FAILURES = 8 };
+
+#define POOL_LINGER_US (60 * SBX_SECOND_US)
+#define POOL_RETRY_US  (10 * SBX_SECOND_US)
 
 struct pool *pool_new(struct orch *o, struct sbx_error *e)
 {
@@ -67,6 +74,7 @@ struct pool *pool_new(struct orch *o, struct sbx_error *e)
 		return NULL;
 	}
 	p->o = o;
+	p->dismiss_at_us = INT64_MAX;
 	p->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (p->epoll < 0) {
 		sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot make an epoll descriptor");
@@ -115,7 +123,7 @@ struct pool_runner *pool_take(struct pool *p)
 
 	pthread_mutex_lock(&p->lock);
 	for (r = p->runners; r; r = r->next) {
-		if (r->state == RUNNER_IDLE) {
+		if (r->state == RUNNER_IDLE && !r->dead) {
 			r->state = RUNNER_TAKEN;
 			break;
 		}
@@ -228,6 +236,7 @@ static void start_runner(struct pool *p)
 		return;
 	}
 	r->fd = pair[0];
+	r->config = orch_config(p->o);
 	(void)fcntl(r->fd, F_SETFL, O_NONBLOCK);
 	rc = spawn(p->o, pair[1], &r->pid);
 	crash_point("door_runner_started");
@@ -237,6 +246,7 @@ static void start_runner(struct pool *p)
 		sbx_log(SBX_LOG_ERROR, "cannot start runner program=%s error=\"%s\"", p->o->runner,
 			strerror(rc ? rc : errno));
 		p->failures++;
+		p->failed_us = sbx_boot_us();
 		runner_free(r);
 		return;
 	}
@@ -277,8 +287,10 @@ static bool bury(struct pool *p)
 		return false;
 	while ((r = gone)) {
 		gone = r->next;
-		if (r->state == RUNNER_STARTING)
+		if (r->state == RUNNER_STARTING) {
 			p->failures++;
+			p->failed_us = sbx_boot_us();
+		}
 		if (r->state == RUNNER_BUSY)
 			dispatch_lost(p->o, r->run_id, r->generation);
 		runner_free(r);
@@ -325,6 +337,8 @@ static void count(struct pool *p, int64_t *total, int64_t *idle, int64_t *starti
 	*total = *idle = *starting = 0;
 	pthread_mutex_lock(&p->lock);
 	for (struct pool_runner *r = p->runners; r; r = r->next) {
+		if (r->state == RUNNER_LEAVING)
+			continue;
 		(*total)++;
 		*idle += r->state == RUNNER_IDLE;
 		*starting += r->state == RUNNER_STARTING;
@@ -342,34 +356,83 @@ static bool dismiss_one(struct pool *p)
 	pthread_mutex_lock(&p->lock);
 	r->state = RUNNER_LEAVING;
 	pthread_mutex_unlock(&p->lock);
-	(void)shutdown(r->fd, SHUT_RDWR);
+	/* Only our side: the end of its side then says that it has really gone. */
+	(void)shutdown(r->fd, SHUT_WR);
 	return true;
+}
+
+/* A program that dies at every start is not started in a loop, but tried again now and then. */
+static bool may_start(struct pool *p)
+{
+	int64_t now = sbx_boot_us();
+
+	if (p->failures < POOL_MAX_FAILURES)
+		return true;
+	if (now - p->failed_us < POOL_RETRY_US)
+		return false;
+	sbx_log(SBX_LOG_ERROR, "runners keep dying at start; trying again program=%s",
+		p->o->runner);
+	p->failed_us = now;
+	p->failures--;
+	return true;
+}
+
+/* Runners beyond the reserve that a burst left behind stay for a while: bursts come in rows. */
+static void dismiss(struct pool *p, int64_t idle, int64_t warm, int64_t queued)
+{
+	int64_t now = sbx_boot_us();
+
+	p->dismiss_at_us = INT64_MAX;
+	if (queued > 0 || idle <= warm) {
+		p->calm_since_us = now;
+		return;
+	}
+	if (now - p->calm_since_us < POOL_LINGER_US) {
+		p->dismiss_at_us = p->calm_since_us + POOL_LINGER_US;
+		return;
+	}
+	while (idle > warm && dismiss_one(p))
+		idle--;
+}
+
+/* After a reload the idle runners of the old configuration make room for new ones. */
+static void dismiss_stale(struct pool *p)
+{
+	const struct orch_config *now = orch_config(p->o);
+
+	pthread_mutex_lock(&p->lock);
+	for (struct pool_runner *r = p->runners; r; r = r->next) {
+		if (r->state == RUNNER_IDLE && r->config != now) {
+			r->state = RUNNER_LEAVING;
+			(void)shutdown(r->fd, SHUT_WR);
+		}
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+int64_t pool_next_us(const struct pool *p)
+{
+	return p->failures >= POOL_MAX_FAILURES ? p->failed_us + POOL_RETRY_US : p->dismiss_at_us;
 }
 
 void pool_resize(struct pool *p, int64_t queued)
 {
 	int64_t slots = orch_slots(p->o), warm = orch_settings(p->o)->warm_runners;
-	int64_t total, idle, starting, want;
+	int64_t total, idle, starting, missing;
 
 	if (warm > slots)
 		warm = slots;
+	dismiss_stale(p);
 	count(p, &total, &idle, &starting);
-	want = queued > warm ? queued : warm;
-	if (p->failures >= POOL_MAX_FAILURES) {
-		if (p->failures == POOL_MAX_FAILURES) {
-			p->failures++; /* say it once */
-			sbx_log(SBX_LOG_ERROR,
-				"runners keep dying at start; runs will wait program=%s",
-				p->o->runner);
-		}
+	if (!may_start(p))
 		return;
-	}
-	while (idle + starting < want && total < slots) {
+	/* The reserve at once; above it one after the other, and only while runs wait that no idle
+	 * runner can take: short runs are done sooner by the runners there are than by new ones,
+	 * whose start costs as much as several of them. */
+	missing = warm - total;
+	if (missing <= 0 && queued > 0 && idle == 0 && starting == 0 && total < slots)
+		missing = 1;
+	for (; missing > 0; missing--)
 		start_runner(p);
-		total++;
-		starting++;
-	}
-	/* More than twice the reserve is what a burst left behind. */
-	while (queued == 0 && idle > 2 * warm && dismiss_one(p))
-		idle--;
+	dismiss(p, idle, warm, queued);
 }

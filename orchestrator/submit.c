@@ -258,11 +258,12 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 
 	memset(ret, 0, sizeof(*ret));
 	rc = prepare(o, p, rq, &s, e);
-	if (rc == -SBX_E_RUNTIME_UNAVAILABLE && s.key &&
+	if (rc < 0 && s.key_print[0] &&
 	    store_idem_get(o->store, "runs", p->user, s.key, key_horizon(o), &found, &prior,
 			   NULL) == 0 &&
 	    found) {
-		/* A replay is answered whatever became of the runtime since. */
+		/* A replay is answered whatever became of runtime, image and policy since. */
+		sbx_error_clear(e);
 		rc = replay(o, &s, &prior, ret, e);
 		store_idem_clear(&prior);
 		return rc;
@@ -272,12 +273,16 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 		return rc;
 	}
 	crash_point("door_submit_parsed");
+	if (!store_healthy(o->store))
+		return sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
+				"the disk failed to take an earlier run; repair it and restart the "
+				"service");
 	ret->bound = s.spec->lifetime && strcmp(s.spec->lifetime, "handle") == 0;
 	ret->resume_from_seq = s.spec->resume_from_seq;
 	memcpy(ret->id, s.id, sizeof(ret->id));
 	if (ret->bound && (rc = bound_add(o, s.id, e)) < 0)
 		return rc;
-	if (o->pool)
+	if (o->pool && orch_slots(o) > 0)
 		runner = pool_take(o->pool);
 	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
@@ -295,6 +300,9 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 		pool_assign(o->pool, runner, s.id, 1);
 	else if (runner)
 		pool_give_back(o->pool, runner);
+	/* The dispatcher may have looked for a runner while this one was in hand. */
+	if (runner && !claimed)
+		dispatch_wake(o);
 	crash_point("door_submit_assigned");
 	if (ret->bound && (rc < 0 || ret->replayed))
 		bound_drop(o, s.id);

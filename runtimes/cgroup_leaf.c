@@ -25,6 +25,7 @@ enum {
 enum leaf_file {
 	FILE_MEMORY_MAX,
 	FILE_SWAP_MAX,
+	FILE_SOCKETS_MAX,
 	FILE_MEMORY_NOW,
 	FILE_MEMORY_PEAK,
 	FILE_MEMORY_EVENTS,
@@ -42,6 +43,7 @@ static const struct {
 } files[FILE__COUNT] = {
 	[FILE_MEMORY_MAX] = { CG_MEMORY, "memory.limit_in_bytes", "memory.max", O_WRONLY },
 	[FILE_SWAP_MAX] = { CG_MEMORY, "memory.memsw.limit_in_bytes", "memory.swap.max", O_WRONLY },
+	[FILE_SOCKETS_MAX] = { CG_MEMORY, "memory.kmem.tcp.limit_in_bytes", NULL, O_WRONLY },
 	[FILE_MEMORY_NOW] = { CG_MEMORY, "memory.usage_in_bytes", "memory.current", O_RDONLY },
 	[FILE_MEMORY_PEAK] = { CG_MEMORY, "memory.max_usage_in_bytes", "memory.peak", O_RDWR },
 	[FILE_MEMORY_EVENTS] = { CG_MEMORY, "memory.oom_control", "memory.events", O_RDONLY },
@@ -253,6 +255,9 @@ static int limit_memory(struct cg_leaf *l, int64_t bytes, struct sbx_error *e)
 	 * there is no such file. */
 	if (r == 0)
 		r = set_value(l, FILE_SWAP_MAX, true, is_v2(l, CG_MEMORY) ? "0" : text, e);
+	/* What sockets hold version 1 counts apart, and only when it has a limit of its own. */
+	if (r == 0 && !is_v2(l, CG_MEMORY))
+		r = set_value(l, FILE_SOCKETS_MAX, true, text, e);
 	return r;
 }
 

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 
 #include "base/auto.h"
@@ -35,6 +36,8 @@ uint64_t cg_start_time(pid_t pid)
 	text[n] = '\0';
 	/* The name in parentheses may hold anything; field 22 is the 20th behind it. */
 	p = strrchr(text, ')');
+	if (p && (strncmp(p, ") Z", 3) == 0 || strncmp(p, ") X", 3) == 0))
+		return 0; /* only its exit status is left, for a parent that may never ask */
 	for (int field = 2; p && field < 22; field++)
 		p = strchr(p + 1, ' ');
 	return p && sscanf(p, " %llu", &start) == 1 ? start : 0;

@@ -7,6 +7,7 @@
 #
 #   cmd:NAME     a program            pc:NAME      a library that pkg-config knows
 #   hdr:FILE     a C header           static:NAME  a program without shared libraries
+#   fuzzer:NAME  a compiler with libFuzzer
 
 build_needs='
 cmd:gcc=gcc hdr:stdio.h=libc6-dev cmd:meson=meson cmd:ninja=ninja-build cmd:pkg-config=pkg-config
@@ -16,11 +17,12 @@ pc:cmocka=libcmocka-dev'
 
 test_needs='
 cmd:python3=python3 cmd:bwrap=bubblewrap cmd:rsync=rsync static:busybox=busybox-static
-cmd:inotifywait=inotify-tools cmd:setpriv=util-linux'
+cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps'
 
 # Without these some tests are skipped, and say so.
 test_wishes='
-cmd:clang=clang cmd:clang-format=clang-format'
+cmd:clang=clang fuzzer:clang=libclang-rt-14-dev cmd:clang-format=clang-format cmd:ed=ed cmd:jq=jq
+cmd:vim=vim'
 
 probe() {
 	case $1 in
@@ -30,6 +32,10 @@ probe() {
 	static:*)
 		command -v "${1#static:}" > /dev/null 2>&1 &&
 			! ldd "$(command -v "${1#static:}")" > /dev/null 2>&1
+		;;
+	fuzzer:*)
+		echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+			"${1#fuzzer:}" -fsanitize=fuzzer -x c -o /dev/null - > /dev/null 2>&1
 		;;
 	esac
 }
@@ -82,4 +88,18 @@ ensure() {
 		echo "installed, but still not usable: $left" >&2
 		return 1
 	}
+}
+
+# wish NEEDS: installs what can be had. What cannot be had is named, and is no failure.
+wish() {
+	packages=$(missing "$1" | tr '\n' ' ')
+	[ -n "$packages" ] || return 0
+	if (ensure "$1") > /dev/null 2>&1; then
+		echo "installed: $packages"
+		return 0
+	fi
+	for package in $packages; do
+		command -v apt-get > /dev/null 2>&1 && apt_install "$package" > /dev/null 2>&1 ||
+			echo "cannot install $package; the tests that need it are skipped"
+	done
 }

@@ -67,8 +67,9 @@ int64_t log_writer_dropped(const struct log_writer *w); /* above the cap */
 struct log_writer *log_writer_close(struct log_writer *w); /* NULL is fine; returns NULL */
 
 /* Appends an `end` (and, if missing, a `start`) frame to the log of a run whose runner died:
- * cuts a torn record first. For the reaper; the runner must be gone. */
-int log_repair_end(int run_dirfd, const char *reason, struct sbx_error *e);
+ * cuts a torn record first. exit_code NULL: there is none. A log that has its `end` is left as it
+ * is. For the reaper; the runner must be gone. */
+int log_repair_end(int run_dirfd, const int *exit_code, const char *reason, struct sbx_error *e);
 
 /* ---- reading (doors) ---- */
 
@@ -84,7 +85,7 @@ int64_t log_reader_size(const struct log_reader *r, enum log_view view);
 /* Up to len bytes of the view from off; 0 at and past its end; a negative error code. */
 ssize_t log_reader_read(struct log_reader *r, enum log_view view, int64_t off, void *buf,
 			size_t len, struct sbx_error *e);
-/* The descriptor of `log` for splicing LOG_VIEW_ALL, -1 when there is none yet. Borrowed. */
+/* The descriptor of `log` for splicing LOG_VIEW_ALL, -1 while there is no byte in it. Borrowed. */
 int log_reader_fd(const struct log_reader *r);
 /* Appends frame seq as one JSON object (no newline) to out. NOT_FOUND above the last. */
 int log_reader_frame(struct log_reader *r, uint64_t seq, struct sbx_buf *out, struct sbx_error *e);

@@ -178,7 +178,7 @@ static int check_header(struct log_reader *r, struct sbx_error *e)
 
 int log_reader_refresh(struct log_reader *r, struct sbx_error *e)
 {
-	struct stat idx, log;
+	struct stat idx, log = { .st_size = 0 }; /* `log` appears with its first byte */
 	uint64_t n;
 	int rc;
 
@@ -187,7 +187,7 @@ int log_reader_refresh(struct log_reader *r, struct sbx_error *e)
 		rc = open_part(r, "log", &r->log_fd, e);
 	if (rc < 0)
 		return rc;
-	if (r->idx_fd < 0 || r->log_fd < 0) {
+	if (r->idx_fd < 0) {
 		forget(r);
 		return 0;
 	}
@@ -196,7 +196,7 @@ int log_reader_refresh(struct log_reader *r, struct sbx_error *e)
 		return rc;
 	/* The index first: bytes are written before their record, so those of every record
 	 * that is seen here are in the size that is seen then. */
-	if (fstat(r->idx_fd, &idx) < 0 || fstat(r->log_fd, &log) < 0)
+	if (fstat(r->idx_fd, &idx) < 0 || (r->log_fd >= 0 && fstat(r->log_fd, &log) < 0))
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot read a log");
 	n = idx.st_size > (off_t)sizeof(struct log_header)
 		    ? ((uint64_t)idx.st_size - sizeof(struct log_header)) / sizeof(r->last)

@@ -31,7 +31,8 @@ struct kept {
 };
 
 struct log_writer {
-	int log_fd, idx_fd;
+	int log_fd; /* -1 until there is a byte to store: many a run prints nothing */
+	int idx_fd, dir_fd;
 	uint64_t cap, frames_max;
 	struct log_record last; /* the totals so far, and the seq */
 	uint64_t dropped;
@@ -47,6 +48,7 @@ struct log_writer *log_writer_close(struct log_writer *w)
 		return NULL;
 	sbx_closep(&w->log_fd);
 	sbx_closep(&w->idx_fd);
+	sbx_closep(&w->dir_fd);
 	free(w);
 	return NULL;
 }
@@ -58,7 +60,7 @@ static struct log_writer *writer_new(uint64_t cap)
 
 	if (!w)
 		return NULL;
-	w->log_fd = w->idx_fd = -1;
+	w->log_fd = w->idx_fd = w->dir_fd = -1;
 	w->cap = cap;
 	w->frames_max = FRAMES_MIN + cap / BYTES_PER_FRAME;
 	for (int c = 0; c < 0x80; c++) {
@@ -104,9 +106,13 @@ int log_writer_open(int run_dirfd, int64_t cap_bytes, struct log_writer **ret, s
 	w->idx_fd = open_part(run_dirfd, "log.idx", O_TRUNC, e);
 	if (w->idx_fd < 0)
 		return w->idx_fd;
-	w->log_fd = open_part(run_dirfd, "log", O_TRUNC, e);
-	if (w->log_fd < 0)
-		return w->log_fd;
+	w->log_fd = sbx_open_beneath(run_dirfd, "log", O_RDWR | O_TRUNC, 0);
+	if (w->log_fd < 0 && w->log_fd != -ENOENT)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -w->log_fd,
+				      "cannot empty 'log' of a run");
+	w->dir_fd = fcntl(run_dirfd, F_DUPFD_CLOEXEC, 3);
+	if (w->dir_fd < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot keep a run open");
 	r = sbx_pwrite_all(w->idx_fd, &h, sizeof(h), 0);
 	if (r < 0)
 		return failed(w, -r, e);
@@ -211,8 +217,11 @@ static int put_frame(struct log_writer *w, enum log_type stream, const struct ke
 				  .len = (uint32_t)all,
 				  .out_total = w->last.out_total,
 				  .err_total = w->last.err_total };
-	int r = 0;
+	int r = w->log_fd < 0 ? w->log_fd = open_part(w->dir_fd, "log", 0, e) : 0;
 
+	if (r < 0)
+		return r;
+	r = 0;
 	if (stream == LOG_STDOUT)
 		rec.out_total += all;
 	else
@@ -359,7 +368,7 @@ int log_writer_truncated(struct log_writer *w, const char *reason, struct sbx_er
 int log_writer_sync(struct log_writer *w, struct sbx_error *e)
 {
 	/* Bytes before the records that speak of them. */
-	if (fdatasync(w->log_fd) < 0 || fdatasync(w->idx_fd) < 0)
+	if ((w->log_fd >= 0 && fdatasync(w->log_fd) < 0) || fdatasync(w->idx_fd) < 0)
 		return failed(w, errno, e);
 	return 0;
 }
@@ -424,7 +433,7 @@ static int cut(struct log_writer *w, struct sbx_error *e)
 	return 0;
 }
 
-int log_repair_end(int run_dirfd, const char *reason, struct sbx_error *e)
+int log_repair_end(int run_dirfd, const int *exit_code, const char *reason, struct sbx_error *e)
 {
 	SBX_AUTO(log_writer_closep) struct log_writer *w = writer_new(INT64_MAX);
 	struct log_header h;
@@ -459,5 +468,5 @@ int log_repair_end(int run_dirfd, const char *reason, struct sbx_error *e)
 	}
 	if (!started)
 		r = log_writer_start(w, NULL, e);
-	return r < 0 ? r : log_writer_end(w, false, 0, reason, e);
+	return r < 0 ? r : log_writer_end(w, exit_code, exit_code ? *exit_code : 0, reason, e);
 }

@@ -57,7 +57,9 @@
 	X(INT64, log_bytes, "log_bytes")                      \
 	X(INT64, artifact_bytes, "artifact_bytes")            \
 	X(INT64, artifact_count, "artifact_count")            \
-	X(BOOL, artifacts_gone, "artifacts_gone")
+	X(BOOL, artifacts_gone, "artifacts_gone")             \
+	X(INT64, reserved_memory_mb, "reserved_memory_mb")    \
+	X(INT64, reserved_cpu_milli, "reserved_cpu_milli")
 
 #define COMMA_COLUMN(type, member, column) ", " column
 #define RUN_ROW "rid" STORE_RUN_COLUMNS(COMMA_COLUMN)
@@ -89,7 +91,7 @@ X(RUN_INSERT, NULL,                                                             
   "INSERT INTO runs (queue_boot" STORE_RUN_COLUMNS(COMMA_COLUMN) ") VALUES "                    \
   "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, "\
   "$21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, "  \
-  "$39, $40, $41, $42, $43) RETURNING rid")                                                     \
+  "$39, $40, $41, $42, $43, $44, $45) RETURNING rid")                                           \
 X(SPEC_INSERT, NULL, "INSERT INTO specs (rid, spec) VALUES ($1, $2)")                           \
 X(SPEC_GET, PK,                                                                                 \
   "SELECT spec FROM specs WHERE rid = (SELECT rid FROM runs WHERE id = $1)")                    \

@@ -42,6 +42,9 @@ SBX_DEFINE_AUTO(struct store, store_close)
 
 int store_dir_fd(const struct store *s);       /* borrowed O_PATH-like directory fd */
 const char *store_dir(const struct store *s);  /* borrowed absolute path */
+/* False once a sync of the disk has failed: what is committed since is visible and may be lost, so new work
+ * must be refused until the service is restarted. */
+bool store_healthy(struct store *s);
 /* SQLite's own check of the whole file: 0, or STORE_UNAVAILABLE with its first complaint. */
 int store_integrity(struct store *s, struct sbx_error *e);
 /* The file <dir>/<name> locked exclusively (flock) without waiting: an fd to keep, or a negative

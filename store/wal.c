@@ -140,6 +140,16 @@ int store_wal_sync(struct store *s, uint64_t mark, struct sbx_error *e)
 	return 0;
 }
 
+bool store_healthy(struct store *s)
+{
+	bool ok;
+
+	pthread_mutex_lock(&s->sync.lock);
+	ok = !s->sync.broken;
+	pthread_mutex_unlock(&s->sync.lock);
+	return ok;
+}
+
 /* ---- checkpoints ---- */
 
 static void *checkpoint_thread(void *ctx)

@@ -34,7 +34,9 @@ PLAIN = os.path.join(ROOT, "build-plain")
 FUZZ = os.path.join(ROOT, "build-fuzz")
 LOGS = os.path.join(ASAN, "test-logs")
 FOLDERS = ("integration", "escape", "crash")
-SANITIZED = 4  # how much more time a program gets under sanitizers
+SANITIZED = 3  # how much more time a program gets under sanitizers
+TOTAL_SECONDS = 25 * 60  # for everything; what has no time left fails
+START = time.monotonic()
 AT_ONCE = 2
 FUZZ_SECONDS = 15
 SETUP = {
@@ -109,7 +111,7 @@ def python_tests():
             yield Program("%s/%s" % (folder, name[:-3]), [sys.executable, path],
                           int(how.get("limit", 120)) * slow,
                           {"SBX_BUILD_ROOT": PLAIN if "plain" in how else ASAN,
-                           "SBX_TEST_SLOW": str(4 if "plain" in how else 10)},
+                           "SBX_TEST_SLOW": str(4 if "plain" in how else 6)},
                           alone="alone" in how)
 
 
@@ -139,26 +141,39 @@ def build(directory, targets, compiler, name, tally):
     return not p.failed
 
 
+def why_not_fuzz():
+    if not shutil.which("clang"):
+        return "clang is not installed"
+    probe = subprocess.run(["clang", "-fsanitize=fuzzer", "-x", "c", "-o", os.devnull, "-"],
+                           input=b"int LLVMFuzzerTestOneInput(void) { return 0; }",
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return "clang has no libFuzzer here" if probe.returncode else None
+
+
 def fuzz_live(tally):
     """A short search with libFuzzer for every target, from its corpus."""
-    if not shutil.which("clang"):
+    reason = why_not_fuzz()
+    if reason:
         p = Program("fuzz-live", [])
-        p.skipped, p.skips = 1, ["clang is not installed"]
+        p.skipped, p.skips = 1, [reason]
         tally.add(p, "")
         return
     if not build(FUZZ, [], "clang", "build/clang", tally):
         return
     where = os.path.join(FUZZ, "tests/fuzz")
-    for exe in sorted(n for n in os.listdir(where) if re.fullmatch(r"fuzz_\w+_live", n)):
-        target = exe[len("fuzz_"):-len("_live")]
-        with tempfile.TemporaryDirectory(prefix="sbxt-") as new:
-            p = Program("fuzz-live/" + target,
-                        [os.path.join(where, exe), "-max_total_time=%d" % FUZZ_SECONDS,
-                         "-timeout=20", "-rss_limit_mb=2048", "-verbosity=0",
-                         "-print_final_stats=1", "-artifact_prefix=" + LOGS + "/", new,
-                         os.path.join(ROOT, "tests/fuzz/corpus", target)],
-                        FUZZ_SECONDS + 60, counts_inputs=True)
-            tally.run(p)
+    todo = []
+    with tempfile.TemporaryDirectory(prefix="sbxt-") as found:
+        for exe in sorted(n for n in os.listdir(where) if re.fullmatch(r"fuzz_\w+_live", n)):
+            target = exe[len("fuzz_"):-len("_live")]
+            new = os.path.join(found, target)
+            os.mkdir(new)
+            todo.append(Program("fuzz-live/" + target, [
+                os.path.join(where, exe), "-max_total_time=%d" % FUZZ_SECONDS, "-timeout=20",
+                "-rss_limit_mb=2048", "-verbosity=0", "-print_final_stats=1",
+                "-artifact_prefix=" + LOGS + "/", new,
+                os.path.join(ROOT, "tests/fuzz/corpus", target)],
+                FUZZ_SECONDS + 60, counts_inputs=True))
+        tally.run_all(todo)
 
 
 # ---- running one -----------------------------------------------------------------------------------
@@ -243,13 +258,14 @@ def execute(p):
         del env[name]  # settings of this machine must not change a test
     env.update(p.env)
     start = time.monotonic()
+    limit = max(1, min(p.limit, START + TOTAL_SECONDS - start))
     child = subprocess.Popen(p.argv, cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              start_new_session=True)
     try:
-        text, _ = child.communicate(timeout=p.limit)
+        text, _ = child.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        p.problems.append("not done after %d s" % p.limit)
+        p.problems.append("not done after %d s" % limit)
         os.killpg(child.pid, signal.SIGKILL)
         try:
             text, _ = child.communicate(timeout=10)
@@ -289,7 +305,8 @@ class Tally:
             self.failed += p.failed
             self.skipped += p.skipped
             os.makedirs(LOGS, exist_ok=True)
-            with open(os.path.join(LOGS, p.name.replace("/", ".") + ".log"), "w") as f:
+            log = os.path.join(LOGS, p.name.replace("/", ".") + ".log")
+            with open(log, "w") as f:
                 f.write(text)
             print("%-4s %6.1f s  %-40s %d passed%s%s" % (
                 "FAIL" if p.failed else "ok", p.seconds, p.name, p.passed,
@@ -301,18 +318,18 @@ class Tally:
                 self.bad.append(p.name)
                 for problem in p.problems:
                     print("            %s" % problem)
-                print("---- output of %s" % shlex.join(p.argv))
-                print(text.rstrip("\n"))
-                print("---- end of %s" % p.name, flush=True)
+                print("---- output of %s, without what passed" % shlex.join(p.argv))
+                print("\n".join(line for line in text.splitlines() if not line.startswith("ok ")))
+                print("---- end of %s; all of it: %s" % (p.name, os.path.relpath(log, ROOT)),
+                      flush=True)
 
     def run(self, p):
         self.add(p, execute(p))
 
     def run_all(self, todo):
-        """Two at a time, then those that want to be alone."""
-        rest = [p for p in todo if not p.alone]
+        """Two at a time, those that may take long first; then those that want to be alone."""
+        rest = sorted((p for p in todo if not p.alone), key=lambda p: p.limit)
         threads = [threading.Thread(target=self.worker, args=(rest,)) for _ in range(AT_ONCE)]
-        rest.reverse()  # taken from the end
         for t in threads:
             t.start()
         for t in threads:
@@ -324,7 +341,7 @@ class Tally:
     def worker(self, rest):
         while True:
             try:
-                p = rest.pop()
+                p = rest.pop()  # from the end
             except IndexError:
                 return
             try:

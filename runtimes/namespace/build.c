@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -156,6 +157,45 @@ static int own_pipes(const struct ns_sandbox *sb, const struct ends *d, struct s
 
 /* ---- cloning ------------------------------------------------------------------------------- */
 
+/*
+ * What a sandbox holds of inotify instances, message queue bytes and the like the kernel counts
+ * for the user who made its user namespace, too. Were that root, one sandbox could use up root's
+ * share and stop the host. So root makes each in the name of another user: the one whose number
+ * this process has, as which no sandbox runs. All rights are kept.
+ */
+struct disguise {
+	uid_t uid; /* to go back to */
+	int dumpable;
+	bool on;
+};
+
+static struct disguise put_on(const struct ns_sandbox *sb)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3];
+	struct disguise d = { .uid = geteuid(), .dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) };
+	uid_t owner;
+
+	if (!sb->own_ids || syscall(SYS_capget, &head, caps) < 0)
+		return d;
+	owner = sb->host->uid_base + (uid_t)getpid() % sb->host->uid_range;
+	/* Of this thread alone: the C library's function would change them all. */
+	if (syscall(SYS_setresuid, -1, owner, -1) < 0)
+		return d;
+	d.on = true;
+	/* Leaving user 0 has taken the effective ones away. */
+	(void)syscall(SYS_capset, &head, caps);
+	return d;
+}
+
+static void take_off(const struct disguise *d)
+{
+	if (!d->on)
+		return;
+	(void)syscall(SYS_setresuid, -1, d->uid, -1);
+	(void)prctl(PR_SET_DUMPABLE, d->dumpable == 1, 0, 0, 0);
+}
+
 /* With a network namespace and a template the clone happens inside of both. */
 static pid_t clone_within(const struct ns_sandbox *sb, int template, struct clone_args *args)
 {
@@ -179,7 +219,8 @@ static int clone_init(struct ns_sandbox *sb, const struct ns_config *c, int temp
 		      bool *ret_in_v2, struct sbx_error *e)
 {
 	struct clone_args args = { .flags = NAMESPACES | CLONE_PIDFD };
-	int pidfd = -1, v2 = sb->leaf ? cg_leaf_v2_fd(sb->leaf) : -1;
+	int pidfd = -1, v2 = sb->leaf ? cg_leaf_v2_fd(sb->leaf) : -1, err;
+	struct disguise d;
 	pid_t pid;
 
 	args.pidfd = (uint64_t)(uintptr_t)&pidfd;
@@ -190,6 +231,7 @@ static int clone_init(struct ns_sandbox *sb, const struct ns_config *c, int temp
 		args.flags |= CLONE_INTO_CGROUP;
 		args.cgroup = (uint64_t)v2;
 	}
+	d = put_on(sb);
 	pid = clone_within(sb, template, &args);
 	if (pid < 0 && v2 >= 0) {
 		/* Before Linux 5.7; joining afterwards does it too, only slower. */
@@ -200,8 +242,10 @@ static int clone_init(struct ns_sandbox *sb, const struct ns_config *c, int temp
 	}
 	if (pid == 0)
 		ns_init_main(c);
+	err = errno;
+	take_off(&d);
 	if (pid < 0)
-		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
+		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, err,
 				      "cannot clone into new namespaces");
 	sb->pid = pid;
 	sb->pidfd = pidfd;

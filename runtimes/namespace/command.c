@@ -48,7 +48,9 @@ static const struct {
 	int resource;
 	rlim_t soft, hard;
 } fixed_limits[] = {
-	{ RLIMIT_CORE, 0, 0 },
+	/* Not 0: with that the kernel would still start the program that the host's core_pattern
+	 * may name, as the host's root. 1 is its word for none at all; the filter keeps it so. */
+	{ RLIMIT_CORE, 1, 1 },
 	{ RLIMIT_CPU, RLIM_INFINITY, RLIM_INFINITY },
 	{ RLIMIT_FSIZE, RLIM_INFINITY, RLIM_INFINITY },
 	{ RLIMIT_STACK, 8 << 20, RLIM_INFINITY },

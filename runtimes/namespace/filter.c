@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -55,6 +56,16 @@ static const struct {
 	uint64_t flag;
 } flags[] = {
 #define DENY_FLAG(name, arg, flag, reason) { #name, arg, flag },
+#include "runtimes/namespace/filter.def"
+};
+
+static const struct {
+	const char *name;
+	unsigned arg;
+	uint64_t value;
+	unsigned pointer;
+} ignored[] = {
+#define IGNORE(name, arg, value, pointer, reason) { #name, arg, value, pointer },
 #include "runtimes/namespace/filter.def"
 };
 
@@ -99,6 +110,16 @@ static int add_calls(scmp_filter_ctx ctx)
 					    flags[i].flag };
 
 		r = forbid(ctx, EPERM, call_number(flags[i].name), &set, 1);
+	}
+	for (size_t i = 0; i < SBX_COUNT(ignored) && r == 0; i++) {
+		struct scmp_arg_cmp these[] = {
+			{ ignored[i].arg, SCMP_CMP_MASKED_EQ, UINT32_MAX, ignored[i].value },
+			{ ignored[i].pointer, SCMP_CMP_NE, 0, 0 },
+		};
+		int nr = call_number(ignored[i].name);
+
+		if (nr >= 0)
+			r = forbid(ctx, 0, nr, these, SBX_COUNT(these));
 	}
 	for (size_t i = 0; i < SBX_COUNT(ioctls) && r == 0; i++) {
 		struct scmp_arg_cmp request = { 1, SCMP_CMP_MASKED_EQ, UINT32_MAX, ioctls[i] };

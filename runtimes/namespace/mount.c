@@ -173,8 +173,10 @@ int ns_mount_pts(struct ns_reply *r)
 	sbx_autoclose int ctx = fsopen("devpts", FSOPEN_CLOEXEC);
 	sbx_autoclose int tree = -1;
 
+	/* The host has one count of terminals for everybody; no sandbox may take them all. */
 	if (ctx < 0 || fsconfig(ctx, FSCONFIG_SET_STRING, "mode", "0620", 0) < 0 ||
 	    fsconfig(ctx, FSCONFIG_SET_STRING, "ptmxmode", "0666", 0) < 0 ||
+	    fsconfig(ctx, FSCONFIG_SET_STRING, "max", "64", 0) < 0 ||
 	    fsconfig(ctx, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
 		return 0;
 	tree = fsmount(ctx, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);

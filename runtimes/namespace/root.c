@@ -89,7 +89,8 @@ static int make_tree(const struct ns_config *c, int image, struct ns_reply *r)
 		return -1;
 	/* The kernel lets nobody mount a new /proc where none can be seen. The sandbox's own will
 	 * lie on top of this one. */
-	if (ns_bind(AT_FDCWD, "/proc", "proc", 0, r) != 0)
+	if (ns_bind(AT_FDCWD, "/proc", "proc",
+		    MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, r) != 0)
 		return r->err ? -1 : ns_fail(r, NS_STAGE_MOUNT, ENOENT, "the host has no /proc");
 	return 0;
 }

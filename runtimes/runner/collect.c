@@ -13,17 +13,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/fs.h"
 
 enum {
-	COLLECT_DEPTH = 128,	  /* levels of folders that are looked into */
-	COLLECT_FILES = 10000,	  /* artifacts of one run */
+	COLLECT_SECONDS = 60,
+	COLLECT_DEPTH = 128,	/* levels of folders that are looked into */
+	COLLECT_FILES = 10000,	/* artifacts of one run */
+	COLLECT_SYNC_EACH = 64, /* files beyond this are synced together, at the end */
 };
 
 /* ---- the matcher ----------------------------------------------------------------------------- */
 
-/* Matches c against the set at p (behind '['). Returns the byte behind ']', or NULL when the set is not
- * closed, and then '[' is an ordinary character. */
+/* Matches c against the set at p (behind '['). Returns the byte behind ']', or NULL when the set is
+ * not closed, and then '[' is an ordinary character. */
 static const char *match_set(const char *p, char c, bool *hit)
 {
 	bool negate = *p == '!', found = false;
@@ -115,12 +118,14 @@ bool glob_match(const char *pattern, const char *path)
 	}
 }
 
-/* ---- the walk ----------------------------------------------------------------------------------- */
+/* ---- the walk -----------------------------------------------------------------------------------
+ */
 
 struct walk {
 	const struct runner *r;
 	const struct ms_run_spec *spec;
 	struct collected *c;
+	int64_t until_us; /* boot clock: no file is looked at after that */
 	int out; /* <run_dir>/artifacts, -1 until the first file */
 	int run_dir;
 	int64_t left; /* bytes that may still be taken */
@@ -176,8 +181,8 @@ static int open_out(struct walk *w)
 				      "cannot make the artifacts folder");
 	w->out = sbx_open_beneath(w->run_dir, "artifacts", O_RDONLY | O_DIRECTORY, 0);
 	return w->out < 0 ? sbx_fail_errno(w->e, SBX_E_STORE_UNAVAILABLE, -w->out,
-					   "cannot open the artifacts folder") :
-			    0;
+					   "cannot open the artifacts folder")
+			  : 0;
 }
 
 /* Copies an open plain file to its place. */
@@ -196,7 +201,7 @@ static int copy_out(struct walk *w, int in, int64_t size)
 	}
 	if (r == 0)
 		r = sbx_copy_sparse(in, to, (uint64_t)size, &copied);
-	if (r == 0 && fdatasync(to) < 0)
+	if (r == 0 && w->c->n < COLLECT_SYNC_EACH && fdatasync(to) < 0)
 		r = -errno;
 	if (r < 0)
 		return sbx_fail_errno(w->e, SBX_E_STORE_UNAVAILABLE, -r,
@@ -249,6 +254,13 @@ static int visit(struct walk *w, int dir, const char *name, size_t len, int dept
 	size_t n = strlen(name);
 	struct stat st;
 
+	if (w->r->tick)
+		w->r->tick(w->r->tick_ctx);
+	/* Whoever makes a million names for 256 patterns gets what fits into the time. */
+	if (sbx_boot_us() >= w->until_us) {
+		w->c->skip_total_limit++;
+		return 0;
+	}
 	if (len + n + 2 > sizeof(w->path)) {
 		w->c->skip_invalid++;
 		return 0;
@@ -306,7 +318,8 @@ int collect_artifacts(const struct runner *r, const struct store_run *run,
 		      struct collected *ret, struct sbx_error *e)
 {
 	const struct orch_settings *st = r->settings;
-	struct walk w = { .r = r, .spec = spec, .c = ret, .out = -1, .run_dir = run_dir, .e = e };
+	struct walk w = { .until_us = sbx_boot_us() + COLLECT_SECONDS * SBX_SECOND_US,
+			  .r = r, .spec = spec, .c = ret, .out = -1, .run_dir = run_dir, .e = e };
 	int64_t used = 0;
 	int rc;
 
@@ -317,11 +330,13 @@ int collect_artifacts(const struct runner *r, const struct store_run *run,
 		return rc;
 	ret->ran = true;
 	ret->limit_file = st->max_artifact_file_bytes;
-	ret->limit_total = least(st->max_artifact_total_bytes,
-				 st->max_artifact_bytes_per_run_mb << 20);
+	ret->limit_total =
+		least(st->max_artifact_total_bytes, st->max_artifact_bytes_per_run_mb << 20);
 	w.left = least(ret->limit_total, (st->max_artifact_bytes_per_user_mb << 20) - used);
 	rc = walk_dir(&w, workspace, 0, 0);
-	if (rc == 0 && w.out >= 0 && (fsync(w.out) < 0 || fsync(run_dir) < 0))
+	if (rc == 0 && w.out >= 0 &&
+	    ((ret->n > COLLECT_SYNC_EACH && syncfs(w.out) < 0) || fsync(w.out) < 0 ||
+	     fsync(run_dir) < 0))
 		rc = sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
 				    "cannot store the artifacts");
 	sbx_closep(&w.out);

@@ -29,7 +29,11 @@
 #include "base/log.h"
 #include "base/crash.h"
 
-enum { READ_CHUNK = 64 << 10, READS_A_TURN = 16 };
+enum {
+	READ_CHUNK = 64 << 10,
+	READS_A_TURN = 16,
+	RECORD_SECONDS = 300, /* for a store that cannot be written */
+};
 
 struct job {
 	struct runner *r;
@@ -49,7 +53,7 @@ struct job {
 	int64_t kill_us;      /* when TERM has had its grace; INT64_MAX: no TERM was sent */
 	int64_t renew_us;     /* next renewal of the lease */
 	int64_t ctl_off;      /* bytes of the ctl file already obeyed */
-	bool executing, exited, reaped, lost_claim, wants_out;
+	bool executing, reaped, lost_claim, wants_out;
 	bool log_broken; /* the log cannot be written any more; output is dropped */
 };
 
@@ -137,46 +141,20 @@ static void stop(struct job *j, bool at_once)
 	(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_ALL, SIGCONT);
 }
 
-static void timers(struct job *j)
-{
-	int64_t now = sbx_boot_us();
-
-	if (now >= j->kill_us)
-		kill_all(j);
-	if (now >= j->deadline_us) {
-		j->end.timed_out = !j->end.cancelled;
-		stop(j, false);
-	}
-	if (now >= j->renew_us) {
-		int64_t lease = j->r->settings->run_claim_lease_sec * SBX_SECOND_US;
-		sbx_autoerror e = SBX_ERROR_INIT;
-		int rc = orch_phase_renew(j->r->store, j->run.id, j->generation, lease, &e);
-
-		j->renew_us = now + lease / 3;
-		if (rc == -SBX_E_CLAIM_LOST) {
-			sbx_log(SBX_LOG_WARNING, "claim lost, killing the sandbox run=%s",
-				j->run.id);
-			j->lost_claim = true;
-			kill_all(j);
-		} else if (rc < 0) {
-			/* Tried again soon: the lease still has two thirds. */
-			j->renew_us = now + SBX_SECOND_US;
-			sbx_log(SBX_LOG_WARNING, "cannot renew the lease run=%s error=\"%s\"",
-				j->run.id, e.message);
-		}
-	}
-}
-
 /* ---- the doorbell: cancel, signals, end of input ------------------------------------------------------ */
 
-static void obey(struct job *j, const char *line)
+/* False: not yet, there is no command that could take it. */
+static bool obey(struct job *j, const char *line)
 {
 	int sig;
 
 	if (strcmp(line, "eof") == 0)
 		j->feeder.eof = true;
-	else if (sscanf(line, "signal %d", &sig) == 1 && j->executing)
+	if (sscanf(line, "signal %d", &sig) != 1)
+		return true;
+	if (j->executing)
 		(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_COMMAND, sig);
+	return j->executing;
 }
 
 static void read_ctl(struct job *j)
@@ -191,7 +169,8 @@ static void read_ctl(struct job *j)
 		buf[n] = '\0';
 		for (line = buf; (end = strchr(line, '\n')); line = end + 1) {
 			*end = '\0';
-			obey(j, line);
+			if (!obey(j, line))
+				return;
 			j->ctl_off += end + 1 - line;
 		}
 		if (line == buf)
@@ -226,6 +205,43 @@ static void bell_event(struct job *j)
 		;
 	read_ctl(j);
 	read_cancel(j);
+}
+
+/* ---- time ------------------------------------------------------------------------------------------- */
+
+static void renew(struct job *j, int64_t now)
+{
+	int64_t lease = j->r->settings->run_claim_lease_sec * SBX_SECOND_US;
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc = orch_phase_renew(j->r->store, j->run.id, j->generation, lease, &e);
+
+	j->renew_us = now + lease / 3;
+	if (rc == -SBX_E_CLAIM_LOST) {
+		sbx_log(SBX_LOG_WARNING, "claim lost, killing the sandbox run=%s", j->run.id);
+		j->lost_claim = true;
+		kill_all(j);
+	} else if (rc == 0) {
+		read_cancel(j); /* the door that wrote it may have died before it could ring */
+	} else {
+		/* Tried again soon: the lease still has two thirds. */
+		j->renew_us = now + SBX_SECOND_US;
+		sbx_log(SBX_LOG_WARNING, "cannot renew the lease run=%s error=\"%s\"", j->run.id,
+			e.message);
+	}
+}
+
+static void timers(struct job *j)
+{
+	int64_t now = sbx_boot_us();
+
+	if (now >= j->kill_us)
+		kill_all(j);
+	if (now >= j->deadline_us) {
+		j->end.timed_out = !j->end.cancelled;
+		stop(j, false);
+	}
+	if (now >= j->renew_us)
+		renew(j, now);
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------- */
@@ -321,7 +337,8 @@ static void loop(struct job *j)
 		n = epoll_wait(j->r->epoll, ev, SBX_COUNT(ev), -1);
 		for (int i = 0; i < n; i++)
 			event(j, (enum source)ev[i].data.u32);
-		timers(j);
+		if (!j->reaped) /* the end came first */
+			timers(j);
 	}
 	/* Every process is dead, so the pipes hold the rest and then end. */
 	if (j->fds.out >= 0)
@@ -401,6 +418,16 @@ static void announce_running(struct job *j)
 	}
 }
 
+/* Between steps that may take long: the claim must not run out under work that goes well. */
+static void tick(void *ctx)
+{
+	struct job *j = ctx;
+	int64_t now = sbx_boot_us();
+
+	if (now >= j->renew_us && !j->lost_claim)
+		renew(j, now);
+}
+
 static int begin(struct job *j, struct sbx_error *e)
 {
 	int rc;
@@ -410,12 +437,14 @@ static int begin(struct job *j, struct sbx_error *e)
 		return 0;
 	}
 	rc = take_sandbox(j, e);
+	tick(j);
 	if (rc == 0)
 		rc = j->r->driver->prepare(j->r->sandbox, &j->plan.plan, e);
 	if (rc == 0)
 		rc = log_writer_open(j->dir, j->r->settings->max_log_bytes, &j->log, e);
 	if (rc < 0)
 		return rc;
+	tick(j);
 	bell_event(j); /* what rang meanwhile */
 	if (sbx_boot_us() - j->claimed_us > j->spec->startup_timeout_sec * SBX_SECOND_US) {
 		j->end.startup_timed_out = true;
@@ -436,6 +465,7 @@ static int begin(struct job *j, struct sbx_error *e)
 	feeder_init(&j->feeder, j->spec, sbx_steal_fd(&j->fds.in));
 	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
 	j->started_wall_us = sbx_now_us();
+	read_ctl(j); /* signals that came before there was anybody to take them */
 	if (!ends_at_once(j))
 		announce_running(j);
 	return 0;
@@ -466,6 +496,26 @@ static void close_streams(struct job *j)
 		log_failed(j, &e);
 }
 
+/* A store that cannot be written now, a full disk say, must not cost the outcome: it is tried again for
+ * a while, with the claim kept up. The wait is for a human, so a second is fine enough. */
+static int end_in_store(struct job *j, const struct orch_outcome *out, struct store_ticket *ticket,
+			struct sbx_error *e)
+{
+	int64_t until = sbx_boot_us() + RECORD_SECONDS * SBX_SECOND_US;
+	int rc, tries = 0;
+
+	while ((rc = orch_phase_end(j->r->store, &j->run, j->generation, out, ticket, e)) < 0 &&
+	       rc != -SBX_E_CLAIM_LOST && sbx_boot_us() < until) {
+		if (tries++ == 0)
+			sbx_log(SBX_LOG_ERROR, "end not recorded yet run=%s error=\"%s\"", j->run.id,
+				e->message);
+		(void)poll(NULL, 0, 1000);
+		tick(j);
+		sbx_error_clear(e);
+	}
+	return rc;
+}
+
 /* Records the end; the `end` frame and the announcement follow the row. */
 static void record(struct job *j, const struct orch_outcome *out)
 {
@@ -474,7 +524,7 @@ static void record(struct job *j, const struct orch_outcome *out)
 	int rc;
 
 	crash_point("before_end");
-	rc = orch_phase_end(j->r->store, &j->run, j->generation, out, &ticket, &e);
+	rc = end_in_store(j, out, &ticket, &e);
 	if (rc == -SBX_E_CLAIM_LOST) {
 		sbx_log(SBX_LOG_WARNING, "end not recorded: claim lost run=%s", j->run.id);
 		return;
@@ -489,7 +539,8 @@ static void record(struct job *j, const struct orch_outcome *out)
 	if (j->log)
 		(void)log_writer_end(j->log, out->has_exit_code, out->exit_code, out->reason, NULL);
 	else
-		(void)log_repair_end(j->dir, out->reason, NULL);
+		(void)log_repair_end(j->dir, out->has_exit_code ? &out->exit_code : NULL,
+				     out->reason, NULL);
 	crash_point("after_end_frame");
 	rc = store_settle(j->r->store, ticket, &e);
 	if (rc < 0)
@@ -542,7 +593,7 @@ static void failed(struct job *j, const struct sbx_error *why)
 	record(j, &out);
 }
 
-void job_run(struct runner *r, const char *id, int64_t generation)
+bool job_run(struct runner *r, const char *id, int64_t generation)
 {
 	struct job j = { .r = r,
 			 .generation = generation,
@@ -553,15 +604,19 @@ void job_run(struct runner *r, const char *id, int64_t generation)
 			 .claimed_us = sbx_boot_us(),
 			 .deadline_us = INT64_MAX,
 			 .kill_us = INT64_MAX };
+	bool known = true;
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int rc;
 
 	j.renew_us = j.claimed_us + r->settings->run_claim_lease_sec * SBX_SECOND_US / 3;
+	r->tick = tick;
+	r->tick_ctx = &j;
 	crash_point("claimed");
 	rc = load(&j, id, &e);
 	if (rc == 0)
 		rc = begin(&j, &e);
 	if (rc < 0) {
+		known = j.run.id || rc == -SBX_E_CLAIM_LOST;
 		failed(&j, &e);
 	} else {
 		watch_fd(&j, r->bell, EPOLLIN, SRC_BELL);
@@ -573,5 +628,7 @@ void job_run(struct runner *r, const char *id, int64_t generation)
 		if (!j.lost_claim)
 			finish(&j);
 	}
+	r->tick = NULL;
 	job_clear(&j);
+	return known;
 }

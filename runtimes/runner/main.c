@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sandbox-runner: started by a door with a socket as descriptor 3. It prepares an empty sandbox,
- * says "ready OWNER", waits for "run ID GENERATION", supervises that run, and begins again. When the
- * door is gone an idle runner ends; a busy one finishes first.
+ * says "ready OWNER", waits for "run ID GENERATION", supervises that run, and begins again. When
+ * the door is gone an idle runner ends; a busy one finishes first.
  *
  * sandbox-runner --preflight tries every runtime and prints what it found as JSON.
  */
@@ -95,18 +95,25 @@ static void fill_host(struct runner *r, const struct args *a)
 	};
 }
 
-static int preflight(struct runner *r)
+/* What dead runners left behind. A new runner mostly takes the place of one. */
+static void sweep(struct runner *r)
 {
-	sbx_autobuf out = SBX_BUF_INIT(256 << 10);
 	const struct rt_known *k;
 	const struct rt_driver *d;
 
-	/* What a dead runner left behind goes first. */
 	for (size_t i = 0; (k = rt_known_at(i)); i++) {
 		d = rt_driver_find(k->name);
 		if (d)
 			d->sweep(&r->host);
 	}
+}
+
+static int preflight(struct runner *r)
+{
+	sbx_autobuf out = SBX_BUF_INIT(256 << 10);
+	const struct rt_known *k;
+
+	sweep(r);
 	sbx_buf_puts(&out, "{");
 	for (size_t i = 0; (k = rt_known_at(i)); i++) {
 		struct rt_preflight p = { 0 };
@@ -119,8 +126,8 @@ static int preflight(struct runner *r)
 	sbx_buf_puts(&out, "}\n");
 	if (sbx_buf_failed(&out))
 		return EX_OSERR;
-	return fwrite(out.data, 1, out.len, stdout) == out.len && fflush(stdout) == 0 ? EX_OK :
-											EX_IOERR;
+	return fwrite(out.data, 1, out.len, stdout) == out.len && fflush(stdout) == 0 ? EX_OK
+										      : EX_IOERR;
 }
 
 /* A sandbox for whatever comes next. Not being able to make one is not the end: the run that
@@ -175,7 +182,8 @@ static void serve(struct runner *r)
 		crash_point("idle");
 		if (!say_ready(r) || !wait_for_run(r, id, &generation))
 			return;
-		job_run(r, id, generation);
+		if (!job_run(r, id, generation))
+			return;
 		if (r->sandbox)
 			r->driver->destroy(r->sandbox);
 		r->sandbox = NULL;
@@ -229,6 +237,7 @@ int main(int argc, char **argv)
 		rc = preflight(&r);
 	} else {
 		(void)fcntl(DOOR_FD, F_SETFD, FD_CLOEXEC);
+		sweep(&r);
 		serve(&r);
 	}
 	if (r.sandbox)

@@ -24,6 +24,8 @@ struct runner {
 	int timer;			/* owned timerfd, CLOCK_BOOTTIME */
 	int bell;			/* owned inotify: doorbells of run directories */
 	const struct rt_driver *driver; /* of the warm sandbox */
+	void (*tick)(void *ctx);	/* during long steps: keeps the claim up; NULL between runs */
+	void *tick_ctx;
 	struct rt_sandbox *sandbox;	/* owned; prepared ahead, or NULL */
 };
 
@@ -98,7 +100,8 @@ void outcome_make(const struct ms_run_spec *spec, const struct rt_plan *plan,
 /* ---- job.c: one run from claim to end ---- */
 
 /* Runs it. The sandbox that was warm is used up. Returns after the end is recorded, or when the
- * claim was lost. */
-void job_run(struct runner *r, const char *id, int64_t generation);
+ * claim was lost. False: the run could not even be read, so its end is for somebody else to write, who is
+ * told by the end of this process. */
+bool job_run(struct runner *r, const char *id, int64_t generation);
 
 #endif

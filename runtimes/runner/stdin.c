@@ -13,8 +13,19 @@
 #include "base/clock.h"
 #include "base/fs.h"
 
+enum {
+	BPS_MAX = 1 << 30,
+	IDLE_MAX_SEC = 1000000000,
+	RATE_WAIT_US = 10000, /* at least so long between two helpings */
+};
+
 void feeder_init(struct feeder *f, const struct ms_run_spec *spec, int fd)
 {
+	/* Bounds far above any use keep the arithmetic below from overflowing. */
+	int64_t bps = spec->stdin_bps < BPS_MAX ? spec->stdin_bps : BPS_MAX;
+	int64_t idle = spec->stdin_idle_timeout_sec < IDLE_MAX_SEC ? spec->stdin_idle_timeout_sec :
+								     IDLE_MAX_SEC;
+
 	*f = (struct feeder){
 		.fd = fd,
 		.spool = -1,
@@ -22,11 +33,11 @@ void feeder_init(struct feeder *f, const struct ms_run_spec *spec, int fd)
 		.first_len = spec->stdin_len,
 		.interactive = spec->interactive,
 		.eof = f->eof, /* may have been asked for before the start */
-		.bps = spec->stdin_bps,
-		.idle_us = spec->interactive && spec->stdin_idle_timeout_sec > 0 ?
-				   spec->stdin_idle_timeout_sec * SBX_SECOND_US :
+		.bps = bps,
+		.idle_us = spec->interactive && idle > 0 ?
+				   idle * SBX_SECOND_US :
 				   -1,
-		.tokens = spec->stdin_bps > 0 ? spec->stdin_bps : 0,
+		.tokens = bps > 0 ? bps : 0,
 	};
 	f->last_us = f->tokens_at_us = sbx_boot_us();
 }
@@ -128,8 +139,13 @@ int64_t feeder_pump(struct feeder *f, int run_dir, bool *ret_want_out, bool *ret
 		*ret_want_out = true;
 		return INT64_MAX;
 	}
-	if (rate) /* a byte more may go when the bucket has one */
-		return f->bps > 0 ? sbx_boot_us() + SBX_SECOND_US / f->bps + 1 : INT64_MAX;
+	if (rate && f->bps > 0) { /* when the bucket has a byte more */
+		int64_t wait = SBX_SECOND_US / f->bps + 1;
+
+		return sbx_boot_us() + (wait > RATE_WAIT_US ? wait : RATE_WAIT_US);
+	}
+	if (rate)
+		return INT64_MAX;
 	if (f->idle_us < 0)
 		return INT64_MAX;
 	if (sbx_boot_us() - f->last_us >= f->idle_us) {

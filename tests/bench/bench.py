@@ -36,15 +36,13 @@ def spawn_ms(argv):
     return timed(lambda: os.waitpid(spawn(argv), 0))
 
 
-def one_shot(mnt):
-    fd = os.open(mnt + "/runs/new", os.O_RDWR)
-    os.write(fd, TRUE)
-    run = os.read(fd, 64).decode().strip()
-    os.close(fd)
-    w = os.open("%s/runs/%s/.wait" % (mnt, run), os.O_RDONLY)
-    got = os.read(w, 64)
-    os.close(w)
-    assert got == b"0\n", got
+SHOTS = os.path.join(os.path.abspath(sbx.BUILD), "tests", "bench", "shots")
+
+
+def shots(*args):
+    """Milliseconds, as the bench's client in C measured them."""
+    out = subprocess.run([SHOTS, *map(str, args)], check=True, capture_output=True, text=True).stdout
+    return [int(line) / 1e3 for line in out.split()]
 
 
 def pct(values, p):
@@ -60,18 +58,16 @@ def row(name, ours, theirs, unit, what, goal):
 def bench_oneshot():
     ours, theirs = [], []
     with sbx.Mount() as m:
-        for _ in range(10):
-            one_shot(m.mnt)
-            spawn_ms(BWRAP_ARGV)
-        for _ in range(200):  # taken in turns, so that a noisy moment hits both
-            ours.append(timed(lambda: one_shot(m.mnt)))
-            theirs.append(spawn_ms(BWRAP_ARGV))
+        shots("turns", m.mnt, 20)
+        for _ in range(40):  # taken in turns, so that a noisy moment hits both
+            ours += shots("turns", m.mnt, 5)
+            theirs += shots("spawn-turns", 5, *BWRAP_ARGV)
     row("one-shot /bin/true p50", pct(ours, 50), pct(theirs, 50), "ms", "bwrap --unshare-all", "0.5")
     row("one-shot /bin/true p95", pct(ours, 95), pct(theirs, 95), "ms", "bwrap --unshare-all", "-")
-    for tool, argv in (("docker run --rm", docker_argv()), ("runc run", None)):
-        if argv:
-            row("one-shot /bin/true p50", pct(ours, 50), pct([spawn_ms(argv) for _ in range(5)], 50), "ms",
-                tool, "0.02")
+    docker = docker_argv()
+    if docker:
+        row("one-shot /bin/true p50", pct(ours, 50), pct(shots("spawn-turns", 5, *docker), 50), "ms",
+            "docker run --rm", "0.02")
 
 
 def docker_argv():
@@ -81,43 +77,13 @@ def docker_argv():
     return [docker, "run", "--rm", "sbx-bench", "/bin/true"]
 
 
-def burst_ours(m, n):
-    start = threading.Barrier(n + 1)
-    ends = []
-
-    def one():
-        start.wait()
-        one_shot(m.mnt)
-        ends.append(time.perf_counter())
-
-    threads = [threading.Thread(target=one) for _ in range(n)]
-    for t in threads:
-        t.start()
-    start.wait()
-    t0 = time.perf_counter()
-    for t in threads:
-        t.join()
-    return [(e - t0) * 1e3 for e in ends]
-
-
-def burst_bwrap(n):
-    t0 = time.perf_counter()
-    pids = {spawn(BWRAP_ARGV) for _ in range(n)}
-    ends = []
-    while pids:
-        pid, _ = os.wait()
-        pids.discard(pid)
-        ends.append((time.perf_counter() - t0) * 1e3)
-    return ends
-
-
 def bench_burst():
     ours, theirs = [], []
     with sbx.Mount(settings={"queue_max_length": 1000}) as m:
-        burst_ours(m, 20)
+        shots("burst", m.mnt, 20)
         for _ in range(5):
-            ours.append(pct(burst_ours(m, 100), 99))
-            theirs.append(pct(burst_bwrap(100), 99))
+            ours.append(pct(shots("burst", m.mnt, 100), 99))
+            theirs.append(pct(shots("spawn-burst", 100, *BWRAP_ARGV), 99))
     row("100 at once, p99", statistics.median(ours), statistics.median(theirs), "ms", "100 bwrap", "0.5")
 
 
@@ -125,8 +91,11 @@ def bench_throughput():
     n, workers = 1000, os.cpu_count() * 2
     with sbx.Mount(settings={"queue_max_length": 2000}) as m:
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            ours = n / timed(lambda: list(pool.map(lambda _: one_shot(m.mnt), range(n)))) * 1e3
-            theirs = n / timed(lambda: list(pool.map(lambda _: spawn_ms(BWRAP_ARGV), range(n)))) * 1e3
+            def rate(*args):
+                return n / timed(lambda: list(pool.map(lambda _: shots(*args), range(workers)))) * 1e3
+
+            ours = rate("turns", m.mnt, n // workers)
+            theirs = rate("spawn-turns", n // workers, *BWRAP_ARGV)
     row("short runs per second", ours, theirs, "1/s", "bwrap, as many workers", ">= 1.5")
 
 

@@ -60,6 +60,28 @@ def wait_gone(pid, timeout=20):
         os.close(fd)
 
 
+@contextlib.contextmanager
+def watch(path, mask):
+    """inotify on one path: gives a function that waits for the next events, False when there were none."""
+    fd = sbx.libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    assert sbx.libc.inotify_add_watch(fd, path.encode(), mask) >= 0
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+
+    def ring(timeout):
+        if not poll.poll(max(0, timeout) * 1000):
+            return False
+        with contextlib.suppress(BlockingIOError):
+            while os.read(fd, 65536):
+                pass
+        return True
+
+    try:
+        yield ring
+    finally:
+        os.close(fd)
+
+
 def children(pid):
     found = []
     with contextlib.suppress(OSError):
@@ -67,6 +89,12 @@ def children(pid):
             with open("/proc/%d/task/%s/children" % (pid, tid)) as f:
                 found += [int(p) for p in f.read().split()]
     return found
+
+
+def reap_all():
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def descendants(pid):
@@ -112,6 +140,7 @@ class House:
         self.runs = {}      # key -> Run, of what was accepted
         self.ticks = {}     # key -> how often it was executed
         self.maybe = set()  # keys whose submission died: they may or may not be there
+        self.expired = set()  # keys whose artifacts were past their time
         self.serial = 0
         self.wrap_runner()
 
@@ -181,6 +210,16 @@ class House:
         """The pid of the runner that has claimed this run."""
         owner = self.sql("SELECT claim_owner FROM runs WHERE id=?", run.id)[0][0]
         return int(owner.split("/")[2])
+
+    def wait_idle(self, pid, timeout=20):
+        """Until this runner waits for a run: it has a sandbox ready and sleeps in recvfrom."""
+        end = time.monotonic() + timeout * sbx.SLOW
+        while time.monotonic() < end:
+            with open("/proc/%d/syscall" % pid) as f:
+                if f.read().split()[:2] == ["45", "0x3"] and len(descendants(pid)) >= 2:
+                    return
+            os.sched_yield()
+        raise AssertionError("runner %d does not become idle" % pid)
 
     def init_of(self, run):
         """Process 1 of this run's sandbox."""
@@ -283,6 +322,27 @@ class House:
         assert len(rows) <= 1, rows
         return rows[0] if rows else None
 
+    def sleep_until_boot(self, at_us):
+        """Until the boot clock, which the service counts by, has passed this moment."""
+        fd = sbx.libc.timerfd_create(7, os.O_CLOEXEC)
+        spec = (ctypes.c_long * 4)(0, 0, at_us // 1000000, at_us % 1000000 * 1000 + 1000)
+        assert sbx.libc.timerfd_settime(fd, 1, spec, None) == 0
+        os.read(fd, 8)
+        os.close(fd)
+
+    def wait_sql(self, text, value, timeout=20):
+        """Until the query gives this value; looks again whenever the feed of changes is rung."""
+        end = time.monotonic() + timeout * sbx.SLOW
+        with watch(os.path.join(self.state, "notify/feed"), 0x2 | 0x4) as ring:
+            while self.sql(text)[0][0] != value:
+                assert ring(end - time.monotonic()), "%s is %s" % (text, self.sql(text))
+
+    def wait_path_gone(self, path, timeout=20):
+        end = time.monotonic() + timeout * sbx.SLOW
+        with watch(os.path.dirname(path), 0x200 | 0x40) as ring:  # IN_DELETE, IN_MOVED_FROM
+            while os.path.exists(path):
+                assert ring(end - time.monotonic()), "%s is still there" % path
+
     # ---- what must hold ----
 
     def settle(self, door, timeout=60):
@@ -326,7 +386,7 @@ class House:
             assert phase >= 4 and finished > 0, about
             assert owner is None, about
             assert self.ticks.get(name, 0) <= 1, "executed twice: %s" % (about,)
-            assert name in self.runs or name in self.maybe, about
+            assert name in self.runs or name in self.maybe or name in self.expired, about
             self.check_run(sbx.Run(door, run_id), about, PHASES[phase], reason, artifacts, log_bytes)
             if phase == 4:
                 assert has_exit and code == 0 and self.ticks.get(name) == 1, about
@@ -350,7 +410,9 @@ class House:
             assert log.startswith(b"ran %s\n" % key.encode()) and log.count(b"ran ") == 1, (about, log)
             assert about[3] == 1, about
         listed = os.listdir(run.path("artifacts"))
-        if phase == "completed":
+        if key in self.expired:
+            assert listed == [], (about, listed)
+        elif phase == "completed":
             assert "start" in events, about
             assert log.startswith(b"ran %s\n" % key.encode()), (about, log)
             assert listed == ["ran"] and artifacts == 1, (about, listed)
@@ -442,6 +504,4 @@ class House:
             shutil.rmtree(m.base, ignore_errors=True)
         os.close(self.fifo)
         shutil.rmtree(self.base, ignore_errors=True)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        reap_all()

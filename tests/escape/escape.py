@@ -3,11 +3,9 @@
 made from rows. A row is a small program and the exact way in which it must fail inside a sandbox; where it
 has a `control`, the same program outside must end with that, so that a row cannot pass by being wrong."""
 import base64
-import ctypes
 import hashlib
 import json
 import os
-import select
 import shutil
 import socket
 import subprocess
@@ -41,6 +39,18 @@ def fingerprint(path):
     return (st.st_ino, st.st_mode, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns, st.st_nlink, what)
 
 
+def space(path):
+    """What a tree takes on its disk, in bytes; what goes away meanwhile counts nothing."""
+    total = 0
+    for where, _, files in os.walk(path):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(where, name)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
+
+
 def host_address(family, probe):
     """This host's own address towards the outside; no packet is sent."""
     with socket.socket(family, socket.SOCK_DGRAM) as s:
@@ -58,6 +68,14 @@ class Canaries:
     def __init__(self):
         self.mark = "canary" + os.urandom(12).hex()
         self.dirs, self.watched, self.listeners, self.before = [], [], [], {}
+        self.victim = self.shm = self.msg = None
+        try:
+            self.make()
+        except BaseException:
+            self.close()
+            raise
+
+    def make(self):
         home = next(d for d in ("/srv", "/opt", "/var/lib", "/var/tmp") if os.access(d, os.W_OK))
         self.base = self.directory(home, 0o755)
         self.c = {"mark": self.mark, "base": self.base,
@@ -145,10 +163,10 @@ class Canaries:
 
     def make_ipc(self):
         self.c["shm_key"] = int.from_bytes(os.urandom(3), "big") | 1 << 24
-        self.shm = sbx.libc.shmget(self.c["shm_key"], 4096, 0o1666)
-        self.msg = sbx.libc.msgget(self.c["shm_key"], 0o1666)
         self.c["posix_shm"] = "/dev/shm/" + os.path.basename(self.base)
         self.file(self.c["posix_shm"], 0o666)
+        self.shm = sbx.libc.shmget(self.c["shm_key"], 4096, 0o1666)
+        self.msg = sbx.libc.msgget(self.c["shm_key"], 0o1666)
 
     def arrived(self):
         """Names of the sockets that somebody reached, emptying them."""
@@ -188,13 +206,15 @@ class Canaries:
         return found + ["reached: " + key for key in self.arrived()]
 
     def close(self):
-        self.victim.kill()
-        self.victim.wait()
+        if self.victim:
+            self.victim.kill()
+            self.victim.wait()
         for _, s in self.listeners:
             s.close()
-        sbx.libc.shmctl(self.shm, 0, None)
-        sbx.libc.msgctl(self.msg, 0, None)
-        os.unlink(self.c["posix_shm"])
+        if self.msg is not None:
+            sbx.libc.shmctl(self.shm, 0, None)
+            sbx.libc.msgctl(self.msg, 0, None)
+            os.unlink(self.c["posix_shm"])
         for d in self.dirs:
             shutil.rmtree(d, ignore_errors=True)
 
@@ -208,6 +228,11 @@ def outside(rows, canary):
         out = subprocess.run([sys.executable, os.path.join(HERE, "driver.py"), work], cwd=d, check=True,
                              stdout=subprocess.PIPE, timeout=60 * sbx.SLOW).stdout
     return parse(out)
+
+
+def levels(mount):
+    """The trust levels that this host can serve."""
+    return [trust for trust in BOTH if mount.check({"command": ["true"], "trust_level": trust})["accepted"]]
 
 
 def parse(out):

@@ -73,6 +73,9 @@ mounts = [
         '  fine = f[4] == "/dev/pts" or stat.S_ISCHR(os.stat(f[4]).st_mode)\n'
         '  if "nodev" not in f[5].split(",") and not fine: bad.append("dev " + f[4])\n'
         'return bad', "[]"),
+    # More than one mount may lie at a place; the last one is what its name leads to.
+    Row("proc_is_of_this_namespace", 'os.readlink("/proc/self") == str(os.getpid()) and not os.path.exists("/proc/%d" % C["victim"])',
+        "True"),
     Row("writable_mounts",
         'ok = {"/workspace", "/tmp", "/dev/shm", "/dev/pts", "/proc", "/var/tmp"}\n'
         'return sorted({l.split()[4] for l in open("/proc/self/mountinfo") if "rw" in l.split()[5].split(",")} - ok)',
@@ -144,7 +147,7 @@ proc = [
     Row("user_sysctl", 'write("/proc/sys/user/max_user_namespaces", "9")', ("EACCES", "EROFS")),
     Row("chmod_proc_sys", 'os.chmod("/proc/sys/kernel/core_pattern", 0o666)', ("EPERM", "EROFS", "EACCES")),
     Row("oom_score", 'write("/proc/self/oom_score_adj", "-1000")', "EACCES"),
-    Row("oom_score_is_set", 'read("/proc/self/oom_score_adj").strip().decode()', "600"),
+    Row("oom_score_is_set", 'read("/proc/self/oom_score_adj").strip().decode()', "500"),
     Row("oom_score_below_ours", 'write("/proc/self/oom_score_adj", "499")',
         "EACCES" if holds_sys_resource() else "written"),
     Row("acpi", '[n for d in ("/proc/acpi", "/proc/scsi") if os.path.isdir(d) for n in os.listdir(d)]', "[]"),

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Escape attempts through system calls: the filter must answer, by number, on every door of the kernel."""
-import errno
 import os
 import sys
 

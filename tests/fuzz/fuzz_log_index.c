@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	put_file(fd, "log.idx", data, size);
 	read_all(fd);
 	/* What repair made must be a log that ends. */
-	if (log_repair_end(fd, "runner_lost", NULL) == 0)
+	if (log_repair_end(fd, NULL, "runner_lost", NULL) == 0)
 		read_all(fd);
 	return 0;
 }

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that live as long as an open descriptor: "lifetime":"handle"."""
+import contextlib
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import fskit  # noqa: E402
@@ -171,6 +173,25 @@ class Bound(sbx.Case):
             os.close(wait)
             os.close(fd)
         self.assertEqual(run.status(), "completed")
+
+
+class Stop(unittest.TestCase):
+    def test_ends_when_the_mount_is_stopped(self):
+        with sbx.Mount() as m:
+            fd = os.open(os.path.join(m.mnt, "runs/new"), os.O_RDWR)
+            try:
+                os.write(fd, json.dumps(BOUND).encode())
+                run = sbx.Run(m, os.read(fd, 100).decode().strip())
+                run.wait_phase("running")
+                self.assertEqual(m.stop(), 0)
+                # Not at the next start: its runner has nothing left to do and goes.
+                self.assertEqual(m.wait_processes_gone(), [])
+            finally:
+                with contextlib.suppress(OSError):  # the flush has nobody to go to
+                    os.close(fd)
+            m.unmount_stale()
+            m.start()
+            self.assertEqual(run.status(), "killed")
 
 
 if __name__ == "__main__":

@@ -244,8 +244,7 @@ class Stdin(ControlCase):
         self.assertNotIn("stdin", os.listdir(run.dir))
 
     def test_write_after_the_end_is_epipe(self):
-        run = self.start("exit 0", interactive=True)
-        run.wait()
+        run = self.m.run({"command": ["true"], "interactive": True, "spec_version": "1.1"})
         self.assertErrno(errno.EPIPE, self.say, run, b"x")
 
     def test_open_descriptor_after_the_end_is_epipe(self):

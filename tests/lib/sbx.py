@@ -203,6 +203,7 @@ class Mount:
         has cleared it away."""
         try:
             os.statvfs(self.mnt)  # never answered from a cache
+            os.stat(os.path.join(self.mnt, "README"))  # nor is it the bare directory below
         except OSError as e:
             if e.errno in (errno.ENOTCONN, errno.ENOENT, errno.ECONNABORTED):
                 return False

@@ -26,7 +26,7 @@ PARTS = {
     "store": (("base/",), "store_ log_"),
     "runtimes": (("base/",), "rt_ cg_ ns_"),
     "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "runtimes/runtimes.h"),
-                     "orch_ admit_ pool_ dispatch_ janitor_ submit_"),
+                     "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
     "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h",
                          "runtimes/runtimes.h", "orchestrator/phase.h", "orchestrator/image.h",
@@ -35,7 +35,7 @@ PARTS = {
     "fsd": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/settings.h",
              "store/store.h", "store/log.h", "runtimes/runtimes.h"),
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
-            "status_ feed_ kicker_ dir_ real_ wait_"),
+            "status_ feed_ kicker_ dir_ real_ wait_ poll_ handle_"),
 }
 LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for part in PARTS}
 
@@ -348,6 +348,36 @@ def links_lead_somewhere():
                 continue
             if not os.path.exists(os.path.join(ROOT, os.path.dirname(path), target)):
                 yield "%s:%d: %s" % (path, line_of(text(path), m.start()), target)
+
+
+def rows_of_the_tree():
+    """docs/mount.md's rows, made from tree.def."""
+    paths = {"ROOT": ""}
+    for m in re.finditer(r'^X\((\w+),\s*(\w+),\s*"([^"]*)",\s*(\w+),\s*(\d+),\s*\w+,\s*(\w+),'
+                         r'\s*\w+,\s*\w+,\s*\w+,\s*"([^"]*)"\)', text("mountspec/tree.def"), re.M):
+        sym, parent, name, kind, mode, listed, doc = m.groups()
+        if parent == "NONE":
+            continue
+        name = {"RUN": "ID", "RUNTIME": "NAME.json"}.get(sym, name)
+        paths[sym] = paths[parent] + name + ("/" if kind == "DIR" else "")
+        yield "| `%s`%s | %s | %s |" % (paths[sym], "" if listed == "true" else " +", mode,
+                                        doc.replace("|", "\\|"))
+
+
+@check
+def docs_show_the_tree():
+    """docs/mount.md has exactly the rows of mountspec/tree.def."""
+    wanted = list(rows_of_the_tree())
+    found = [line for line in text("docs/mount.md").splitlines()
+             if re.match(r"\| `[^`]+`( \+)? \| \d{4} \|", line)]
+    if not wanted:
+        yield "mountspec/tree.def cannot be read any more"
+    for row in wanted:
+        if row not in found:
+            yield "docs/mount.md lacks this row: " + row
+    for row in found:
+        if row not in wanted:
+            yield "docs/mount.md has a row too many: " + row
 
 
 @check

@@ -91,7 +91,7 @@ static void defaults__are_those_of_the_contract(void **state)
 	assert_int_equal(s->queue_max_length, 100);
 	assert_int_equal(s->queue_ttl_sec, 120);
 	assert_int_equal(s->max_concurrent_runs, 8);
-	assert_int_equal(s->warm_runners, 2);
+	assert_int_equal(s->warm_runners, 4);
 	assert_int_equal(s->uid_base, 0x70000000);
 	assert_int_equal(s->uid_range, 65536);
 	assert_int_equal(s->stdin_max_bytes_default, 67108864);

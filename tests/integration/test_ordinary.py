@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mount of an ordinary user, without any rights. Started by root, the tests run as `nobody`, in a mount
+namespace of their own in which /dev/fuse is open to everybody, as it is on a usual system."""
+import errno
+import json
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import fskit  # noqa: E402
+import sbx  # noqa: E402
+
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18
+
+
+def reason_not_to():
+    if shutil.which("fusermount3") is None:
+        return "no fusermount3"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "this user may not open /dev/fuse"
+    return None
+
+
+@unittest.skipIf(reason_not_to(), reason_not_to() or "")
+class Ordinary(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.m = sbx.Mount()
+        cls.m.start()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.m.close()
+
+    def test_nobody_is_root_here(self):
+        self.assertNotEqual(os.geteuid(), 0)
+        with open("/proc/self/status") as f:
+            caps = next(x for x in f if x.startswith("CapEff"))
+        self.assertEqual(int(caps.split()[1], 16), 0)
+
+    def test_hello(self):
+        run = self.m.run({"command": ["sh", "-c", "echo hi; echo oops >&2; exit 3"]})
+        self.assertEqual((run.exit, run.stdout, run.stderr), ("3", b"hi\n", b"oops\n"))
+
+    def test_echo_and_latest(self):
+        p = fskit.shell(self.m, """echo '{"command":["echo","hi"]}' > "$MNT/runs/new" && cat "$MNT/runs/latest/.wait" """)
+        self.assertEqual((p.returncode, p.stdout), (0, b"0\n"))
+
+    def test_sandbox_is_another_user_inside(self):
+        run = self.m.run({"command": ["sh", "-c", "id -u; ls /home /root 2>&1; echo x > /workspace/f; cat f"]})
+        self.assertEqual(run.exit, "0")
+        self.assertEqual(run.stdout.splitlines()[0], b"1000")
+
+    def test_sandbox_cannot_see_the_users_files(self):
+        secret = os.path.join(self.m.base, "secret")
+        with open(secret, "w") as f:
+            f.write("x")
+        run = self.m.run({"command": ["cat", secret]})
+        self.assertEqual((run.exit, run.stdout), ("1", b""))
+
+    def test_refusal(self):
+        with self.assertRaises(sbx.Refused) as c:
+            self.m.submit({"comand": ["ls"]})
+        self.assertEqual((c.exception.errno, c.exception.code), (errno.EINVAL, "invalid_spec"))
+
+    def test_nodes_belong_to_the_user(self):
+        run = self.m.run({"command": ["true"]})
+        for path in (self.m.mnt, run.dir, run.path("status")):
+            self.assertEqual(os.stat(path).st_uid, os.getuid())
+
+    def test_what_only_reads_cannot_be_written(self):
+        for path in (os.path.join(self.m.mnt, "README"), self.m.run({"command": ["true"]}).path("status")):
+            with self.assertRaises(OSError) as c:
+                os.open(path, os.O_WRONLY)
+            self.assertIn(c.exception.errno, (errno.EACCES, errno.EPERM))
+
+    def test_no_admin_directory(self):
+        self.assertNotIn("admin", os.listdir(self.m.mnt))
+        self.assertFalse(os.path.exists(os.path.join(self.m.mnt, "admin")))
+
+    def test_artifacts(self):
+        run = self.m.run({"command": ["sh", "-c", "mkdir o; echo 1 > o/a; ln -s /etc/passwd o/l"],
+                          "capture_patterns": ["o/*"]})
+        self.assertEqual(run.read("artifacts/o/a"), b"1\n")
+        self.assertFalse(os.path.exists(run.path("artifacts/o/l")) and
+                         b"root:" in run.read("artifacts/o/l"))
+
+    def test_kill_of_a_tree(self):
+        run = self.m.submit({"command": ["sh", "-c", "sleep 4713 & sleep 4713 & echo up; wait"]})
+        run.stream_until(b"up\n")
+        run.ctl("kill")
+        self.assertEqual(run.wait(), "killed")
+        self.assertEqual(subprocess.run(["pgrep", "-f", "sleep 4713"], stdout=subprocess.PIPE).stdout, b"")
+
+    def test_time_limit(self):
+        run = self.m.run({"command": ["sleep", "100"], "timeout_sec": 1})
+        self.assertEqual((run.exit, run.status()), ("timed_out", "timed_out"))
+
+    def test_network_is_closed(self):
+        run = self.m.run({"command": ["python3", "-c", "import socket\nsocket.create_connection(('1.1.1.1',53),2)"]})
+        self.assertEqual(run.exit, "1")
+        self.assertIn(b"nreachable", run.stderr)
+
+    def test_stdin(self):
+        run = self.m.submit({"command": ["cat"], "interactive": True, "spec_version": "1.1"})
+        with open(run.path("stdin"), "wb", buffering=0) as f:
+            f.write(b"typed\n")
+        run.ctl("eof")
+        self.assertEqual((run.wait(), run.stdout), ("0", b"typed\n"))
+
+    def test_inotify(self):
+        with fskit.Inotify() as ino:
+            ino.add(os.path.join(self.m.mnt, "runs"), ino.CREATE)
+            run = self.m.submit({"command": ["true"]})
+            ino.wait(lambda p, m, n: n == run.id)
+            run.wait()
+
+    def test_tier_that_cannot_be_enforced_is_refused_with_the_reason(self):
+        with open(os.path.join(self.m.mnt, "runtimes/namespace.json")) as f:
+            levels = json.load(f)["supported_trust_levels"]
+        self.assertIn("trusted", levels)
+        for level in ("trusted", "standard", "untrusted"):
+            verdict = self.m.check({"command": ["true"], "trust_level": level, "network_policy": "deny_all"})
+            self.assertEqual(verdict["accepted"], level in levels, verdict)
+
+    def test_state_is_private(self):
+        self.assertEqual(stat.S_IMODE(os.stat(self.m.state).st_mode) & 0o77, 0)
+
+    def test_check_names_what_there_is(self):
+        p = subprocess.run([sbx.SANDBOXFS, "--check", "--json", "-o", "state=%s/s2,config=%s"
+                            % (self.m.base, self.m.conf)], stdout=subprocess.PIPE, check=True)
+        rows = {r["name"]: r for r in json.loads(p.stdout)["runtimes"]}
+        self.assertIs(rows["namespace"]["available"], True)
+
+    def test_default_state_is_below_the_home_directory(self):
+        with sbx.Mount(env={"HOME": self.m.base, "XDG_STATE_HOME": self.m.base + "/xdg"}) as m:
+            m.stop()
+            args = [sbx.SANDBOXFS, "-o", "config=" + m.conf, m.mnt]
+            p = subprocess.run(args, env=m.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertTrue(os.path.exists(os.path.join(self.m.base, "xdg/sandboxfs/state.db")))
+            subprocess.run(["fusermount3", "-u", "-z", m.mnt], check=True)
+
+    def test_survives_a_kill(self):
+        with sbx.Mount() as m:
+            run = m.run({"command": ["echo", "old"]})
+            m.kill()
+            m.start()
+            self.assertEqual(run.stdout, b"old\n")
+
+
+def become_nobody():
+    """A device of our own for everybody, out of sight of the rest of the system."""
+    libc = sbx.libc
+    dev = tempfile.mkdtemp(prefix="sbx-dev-")
+    if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) or \
+            libc.mount(b"tmpfs", dev.encode(), b"tmpfs", 0, b"mode=755"):
+        return False
+    node = os.path.join(dev, "fuse")
+    os.mknod(node, stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
+    os.chmod(node, 0o666)
+    if libc.mount(node.encode(), b"/dev/fuse", None, MS_BIND, None):
+        return False
+    libc.umount2(dev.encode(), 2)
+    os.rmdir(dev)
+    user = pwd.getpwnam("nobody")
+    os.setgroups([])
+    os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+    os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    os.environ.update(HOME="/nonexistent", USER="nobody")
+    os.environ.pop("XDG_STATE_HOME", None)
+    return True
+
+
+if __name__ == "__main__":
+    if sbx.ROOT and os.path.exists("/dev/fuse") and become_nobody():
+        # Anew, so that every module sees the user that it is now; root's own interpreter may be private.
+        python = sys.executable if os.access(sys.executable, os.X_OK) else "/usr/bin/python3"
+        os.execv(python, [python, *sys.argv])
+    sbx.main()
