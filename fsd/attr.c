@@ -21,6 +21,12 @@ static void set_times(struct stat *st, int64_t born_us, int64_t changed_us)
 	st->st_atim.tv_nsec = (born_us % SBX_SECOND_US) * 1000;
 }
 
+/* Its number is made anew at each look-up. */
+static bool is_serial(enum ms_node_id node)
+{
+	return node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK;
+}
+
 bool node_exists(const struct ms_node *n, const struct run_ref *run)
 {
 	switch (n->when) {
@@ -41,7 +47,8 @@ double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run)
 	/* A run that has not been announced must be asked for again, see kick.c. */
 	if (run && run->key.row > atomic_load(&f->announced_row))
 		return 0;
-	(void)ino;
+	if (is_serial(ino_node(ino)) || ms_node(ino_node(ino))->who == MS_WHO_ADMIN)
+		return 0; /* another number the next time; not for everybody */
 	return FSD_FOREVER; /* names never move and rows are never used again */
 }
 
@@ -51,17 +58,16 @@ static bool later(const struct timespec *a, const struct timespec *b)
 }
 
 static int set_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ms_node *n,
-		    const struct run_ref *run, struct stat *st)
+		    const struct run_ref *run, struct stat *st, bool *ended)
 {
 	sbx_autobuf out = SBX_BUF_INIT(RENDER_MAX);
 	struct timespec changed = { 0 };
 	int64_t size;
-	bool ended;
 	int r;
 
 	switch (n->kind) {
 	case MS_K_LOG:
-		size = log_size(f, run->key.id, (enum log_view)log_view_of(n), &changed, &ended);
+		size = log_size(f, run->key.id, (enum log_view)log_view_of(n), &changed, ended);
 		if (size < 0)
 			return (int)size;
 		st->st_size = size;
@@ -103,12 +109,13 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	static const mode_t types[] = { [MS_K_DIR] = S_IFDIR,	 [MS_K_FILE] = S_IFREG,
 					[MS_K_LOG] = S_IFREG,	 [MS_K_LINK] = S_IFLNK,
 					[MS_K_STREAM] = S_IFREG, [MS_K_CONTROL] = S_IFREG };
+	bool ended = true;
 	int r;
 
 	if (!n || !node_exists(n, run))
 		return -ENOENT;
 	memset(st, 0, sizeof(*st));
-	st->st_ino = ino;
+	st->st_ino = is_serial(ino_node(ino)) ? ino_make(0, ino_node(ino)) : ino;
 	st->st_mode = types[n->kind] | n->mode;
 	st->st_nlink = n->kind == MS_K_DIR ? 2 : 1;
 	st->st_uid = run && run->key.uid >= 0 ? (uid_t)run->key.uid : f->uid;
@@ -119,17 +126,10 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 			  n->view == MS_V_SPEC ? run->key.created_us : run->key.changed_us);
 	else
 		set_times(st, f->started_us, f->started_us);
-	r = set_size(f, req, ino, n, run, st);
+	r = set_size(f, req, ino, n, run, st, &ended);
 	st->st_blocks = (st->st_size + 511) / 512;
-	*timeout = attr_timeout(n, run);
-	/* The end frame follows the row: until it is there the size may still grow. */
-	if (n->kind == MS_K_LOG && *timeout > 0) {
-		struct timespec changed;
-		bool ended = false;
-
-		if (log_size(f, run->key.id, LOG_VIEW_NDJSON, &changed, &ended) < 0 || !ended)
-			*timeout = 0;
-	}
+	/* The end frame of a log follows the row: until it is there the size may still grow. */
+	*timeout = ended ? attr_timeout(n, run) : 0;
 	return r;
 }
 
@@ -155,7 +155,7 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 	n = ms_node(ino_node(ino));
 	if (!n)
 		return -ENOENT;
-	if (ino_row(ino) == 0 || ino_node(ino) == MS_N_RUNTIME) {
+	if (!ino_of_run(ino)) {
 		r = node_attr_run(f, req, ino, NULL, st, timeout);
 		if (r == 0 && ino_node(ino) == MS_N_RUNS) {
 			runs_times(f, st);

@@ -26,7 +26,15 @@ struct control_handle {
 	struct sbx_buf doc;   /* what has arrived of the present document */
 	struct sbx_json_scan scan;
 	size_t scanned;
-	bool script, failed_flush;
+	bool script;
+	/* A write(2) that the kernel splits reports an error in a later part as a short count, and the
+	 * client sends that part again: it gets the same answer. */
+	struct {
+		int err; /* 0: none */
+		off_t off;
+		size_t len;
+		char head[64];
+	} again;
 	char *reply; /* owned; the line that this descriptor reads back, NULL: none yet */
 	size_t reply_len, reply_off;
 	struct bound {
@@ -124,13 +132,13 @@ static void set_reply(struct fsd *f, struct control_handle *h, char *text)
 }
 
 /* Starts over: the next bytes are a new document. */
-static void reset_doc(struct control_handle *h)
+static void reset_doc(struct fsd *f, struct control_handle *h)
 {
+	handle_discharge(f, &h->h);
 	sbx_buf_free(&h->doc);
 	h->doc.failed = false;
 	h->scanned = 0;
 	h->script = false;
-	h->failed_flush = false;
 	sbx_json_scan_init(&h->scan);
 }
 
@@ -138,19 +146,8 @@ static void reset_doc(struct control_handle *h)
 static int refuse(struct fsd *f, struct control_handle *h, const struct sbx_error *e)
 {
 	set_reply(f, h, sbx_error_json(e));
-	reset_doc(h);
+	reset_doc(f, h);
 	return -fsd_errno(e);
-}
-
-static void bind_run(struct control_handle *h, const char *id)
-{
-	struct bound *b = malloc(sizeof(*b));
-
-	if (!b)
-		return;
-	memcpy(b->id, id, sizeof(b->id));
-	b->next = h->bound;
-	h->bound = b;
 }
 
 static int act(struct fsd *f, struct control_handle *h)
@@ -163,6 +160,7 @@ static int act(struct fsd *f, struct control_handle *h)
 				   .default_image = true };
 	sbx_autoerror e = SBX_ERROR_INIT;
 	struct orch_submitted done;
+	struct bound *node;
 	char *line = NULL;
 
 	if (h->verb == MS_W_CHECK) {
@@ -173,18 +171,27 @@ static int act(struct fsd *f, struct control_handle *h)
 			return refuse(f, h, &e);
 		}
 		set_reply(f, h, sbx_buf_steal(&out));
-		reset_doc(h);
+		reset_doc(f, h);
 		return 0;
 	}
-	if (orch_submit(f->orch, &h->who, &rq, &done, &e) < 0)
+	node = malloc(sizeof(*node)); /* before: a run that cannot be remembered must not begin */
+	if (!node)
+		sbx_fail(&e, SBX_E_NO_MEMORY, "no memory for the run");
+	if (!node || orch_submit(f->orch, &h->who, &rq, &done, &e) < 0) {
+		free(node);
 		return refuse(f, h, &e);
+	}
 	crash_point("door_answering");
-	if (done.bound && !done.replayed)
-		bind_run(h, done.id);
+	if (done.bound && !done.replayed) {
+		memcpy(node->id, done.id, sizeof(node->id));
+		node->next = h->bound;
+		h->bound = sbx_steal(&node);
+	}
+	free(node);
 	if (asprintf(&line, "%s\n", done.id) < 0)
 		line = NULL;
 	set_reply(f, h, line);
-	reset_doc(h);
+	reset_doc(f, h);
 	return 0;
 }
 
@@ -235,13 +242,18 @@ static int take_json(struct fsd *f, struct control_handle *h)
 	return act(f, h);
 }
 
-static int take_document(struct fsd *f, struct control_handle *h, const char *data, size_t len)
+static int take_bytes(struct fsd *f, struct control_handle *h, const char *data, size_t len)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 
 	/* The newline that comes behind an object in a write of its own. */
 	if (h->doc.len == 0 && only_space(data, len))
 		return 0;
+	if (!handle_charge(f, &h->h, len)) {
+		sbx_fail(&e, SBX_E_NO_MEMORY,
+			 "too many bytes of unfinished documents are waiting already");
+		return refuse(f, h, &e);
+	}
 	sbx_buf_add(&h->doc, data, len);
 	if (sbx_buf_failed(&h->doc)) {
 		if (h->doc.len + len > MS_DOC_MAX)
@@ -253,6 +265,27 @@ static int take_document(struct fsd *f, struct control_handle *h, const char *da
 	}
 	h->script = starts_script(h);
 	return h->script ? 0 : take_json(f, h);
+}
+
+static int take_document(struct fsd *f, struct control_handle *h, const char *data, size_t len,
+			 off_t off)
+{
+	bool later = h->doc.len > 0;
+	size_t head = len < sizeof(h->again.head) ? len : sizeof(h->again.head);
+	int r;
+
+	if (h->again.err && off == h->again.off && len == h->again.len &&
+	    memcmp(data, h->again.head, head) == 0)
+		return h->again.err;
+	h->again.err = 0;
+	r = take_bytes(f, h, data, len);
+	if (r < 0 && later) {
+		h->again.err = r;
+		h->again.off = off;
+		h->again.len = len;
+		memcpy(h->again.head, data, head);
+	}
+	return r;
 }
 
 /* ---- the handlers ------------------------------------------------------------------------------------------- */
@@ -300,14 +333,14 @@ static int take_command(struct fsd *f, struct control_handle *h, const char *dat
 }
 
 void control_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
-		   size_t len)
+		   size_t len, off_t off)
 {
 	struct control_handle *h = (struct control_handle *)handle_of(fi);
 	int r;
 
 	pthread_mutex_lock(&h->lock);
 	if (h->verb == MS_W_SUBMIT || h->verb == MS_W_CHECK)
-		r = take_document(f, h, data, len);
+		r = take_document(f, h, data, len, off);
 	else
 		r = take_command(f, h, data, len);
 	pthread_mutex_unlock(&h->lock);

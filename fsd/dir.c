@@ -101,9 +101,9 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 	who_is(f, req, &p);
 	if (!visible(&p, ms_node(node)))
 		return -ENOENT;
+	if (node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK)
+		row = atomic_fetch_add(&f->serial, 1) + 1;
 	fill_entry(f, ino_make(row, node), NULL, ret);
-	if (ms_node(node)->who == MS_WHO_ADMIN)
-		ret->entry_timeout = 0; /* others must not learn it from the kernel's memory */
 	return node_attr_run(f, req, ret->ino, NULL, &ret->attr, &ret->attr_timeout);
 }
 
@@ -167,13 +167,20 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 	if (!n->listed || strcmp(n->name, "*") == 0 || (run && !node_exists(n, run)))
 		return true;
 	fill_entry(l->f, ino_make(ino_row(dir), node), run, &e);
-	if (l->plus) {
-		if (node_attr_run(l->f, l->req, e.ino, run, &e.attr, &e.attr_timeout) < 0)
+	if (node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK)
+		e.ino = 0; /* its number is made by a look-up */
+	if (l->plus && e.ino) {
+		int r = node_attr_run(l->f, l->req, e.ino, run, &e.attr, &e.attr_timeout);
+
+		if (r == -ENOENT)
 			return true;
-	} else {
+		if (r < 0) /* it is there all the same: a look-up may have more luck */
+			e.ino = 0;
+	}
+	if (!l->plus || e.ino == 0) {
 		static const mode_t types[] = { [MS_K_DIR] = S_IFDIR, [MS_K_LINK] = S_IFLNK };
 
-		e.attr.st_ino = e.ino;
+		e.attr.st_ino = ino_make(ino_row(dir), node);
 		e.attr.st_mode = n->kind < SBX_COUNT(types) && types[n->kind] ? types[n->kind] :
 										S_IFREG;
 	}
@@ -261,13 +268,13 @@ void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t 
 	int r = 0;
 
 	who_is(f, req, &p);
-	if (ino_row(ino))
+	if (ino_of_run(ino))
 		r = run_by_row(f, req, ino_row(ino), &run);
 	else if (!visible(&p, ms_node(ino_node(ino))))
 		r = -EACCES;
 	if (r == 0) {
 		l.buf = malloc(size);
-		r = l.buf ? list(&l, ino, &p, ino_row(ino) ? &run : NULL, off) : -ENOMEM;
+		r = l.buf ? list(&l, ino, &p, ino_of_run(ino) ? &run : NULL, off) : -ENOMEM;
 	}
 	if (r < 0 && l.len == 0)
 		fuse_reply_err(req, -r);

@@ -31,6 +31,7 @@ struct feed {
 	pthread_t thread;
 	int epoll, changes, logs, stop; /* owned */
 	int64_t seq;			/* of the last change handled */
+	bool missed;			/* something may have passed unseen; feed thread only */
 	pthread_mutex_t lock;
 	struct log_watch *watches; /* under lock; few: one for each run that is streamed */
 };
@@ -103,6 +104,8 @@ static void log_events(struct feed *fd)
 			int64_t row;
 
 			ev = (const struct inotify_event *)(const void *)p;
+			if (ev->mask & IN_Q_OVERFLOW)
+				fd->missed = true;
 			/* Only the index: a record there means that its bytes are complete. */
 			if (ev->len == 0 || strcmp(ev->name, "log.idx") != 0)
 				continue;
@@ -138,6 +141,8 @@ static void change_events(struct feed *fd)
 		bool gap = false;
 
 		n = store_changes(fd->f->store, fd->seq, c, CHANGES_BATCH, &gap, NULL);
+		if (n < 0 || gap)
+			fd->missed = true;
 		for (int i = 0; i < n; i++) {
 			fd->seq = c[i].seq;
 			handle_change(fd, &c[i]);
@@ -155,10 +160,17 @@ static void *feed_thread(void *arg)
 	change_events(fd); /* what came between the last look and the watch */
 	for (;;) {
 		struct epoll_event ev[4];
-		int n = epoll_wait(fd->epoll, ev, SBX_COUNT(ev), -1);
+		/* What was missed is made up for by a look at everything, a second later: the store may
+		 * answer again by then. */
+		int n = epoll_wait(fd->epoll, ev, SBX_COUNT(ev), fd->missed ? 1000 : -1);
 
 		if (n < 0 && errno != EINTR)
 			break;
+		if (n == 0) {
+			fd->missed = false;
+			change_events(fd);
+			parking_look_all(fd->f->parking);
+		}
 		for (int i = 0; i < n; i++) {
 			if (ev[i].data.fd == fd->stop)
 				return NULL;
@@ -173,10 +185,12 @@ static void *feed_thread(void *arg)
 	return NULL;
 }
 
-static void feed_free(struct feed *fd)
+void feed_free(struct feed *fd)
 {
 	struct log_watch *w;
 
+	if (!fd)
+		return;
 	while ((w = fd->watches)) {
 		fd->watches = w->next;
 		free(w);
@@ -240,9 +254,6 @@ void feed_stop(struct feed *fd)
 {
 	uint64_t one = 1;
 
-	if (!fd)
-		return;
-	if (write(fd->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
+	if (fd && write(fd->stop, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(fd->thread, NULL);
-	feed_free(fd);
 }

@@ -56,6 +56,9 @@ struct fsd {
 	/* Rows above this have not been announced by a kick: the kernel must not believe their names
 	 * yet, or the mkdir that raises IN_CREATE would find them. */
 	_Atomic int64_t announced_row;
+	struct holder *holders; /* owned; handles.c, under handles_lock */
+	int64_t doc_bytes;	/* of all unfinished documents, under handles_lock */
+	_Atomic int64_t serial; /* of look-ups of runs/new and runs/check */
 	_Atomic pid_t kicker_tid;
 	void (*on_ready)(void *ctx); /* called once the kernel has agreed to the protocol */
 	void *on_ready_ctx;
@@ -75,6 +78,15 @@ static inline int64_t ino_row(fuse_ino_t ino)
 static inline enum ms_node_id ino_node(fuse_ino_t ino)
 {
 	return (enum ms_node_id)(ino & 0xff);
+}
+/* Does the row of this number name a run? For a runtime it is an index, and for runs/new and runs/check a
+ * serial: the kernel lets only one write at a time into an inode, so each look-up gets one of its
+ * own, and submitting goes on side by side. */
+static inline bool ino_of_run(fuse_ino_t ino)
+{
+	const struct ms_node *n = ms_node(ino_node(ino));
+
+	return ino_row(ino) && n && (ino_node(ino) == MS_N_RUN || n->parent == MS_N_RUN);
 }
 /* Nodes of real trees (artifacts) have the top bit and live in a table, see real.c. */
 #define INO_REAL (UINT64_C(1) << 63)
@@ -116,6 +128,8 @@ enum { RENDER_MAX = 64 << 20 };
 
 /* ---- open handles ---------------------------------------------------------------------------------------------- */
 
+struct holder;
+
 /* What fuse_file_info.fh points to. The first member says which kind it is. */
 enum handle_kind { H_TEXT = 1, H_LOG, H_CONTROL, H_STREAM, H_REAL_FILE, H_REAL_DIR };
 struct handle {
@@ -124,6 +138,8 @@ struct handle {
 	int64_t row;
 	char id[37]; /* of the run, "" outside */
 	struct handle *next, **at; /* all that are open, under fsd.handles_lock */
+	struct holder *holder; /* whose account it is on, under handles_lock */
+	int64_t charged;       /* bytes of its document on that account */
 };
 struct text_handle {
 	struct handle h;
@@ -155,6 +171,9 @@ void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, str
 void handle_close(struct fsd *f, struct handle *h);
 /* Once no server thread runs any more. */
 void handle_close_all(struct fsd *f);
+/* Puts bytes of an unfinished document on the account of the handle's user; false: there are too many. */
+bool handle_charge(struct fsd *f, struct handle *h, size_t len);
+void handle_discharge(struct fsd *f, struct handle *h);
 
 /* ---- files.c: text and logs ------------------------------------------------------------------------------------------ */
 
@@ -182,7 +201,7 @@ int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct times
 void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 		  struct fuse_file_info *fi);
 void control_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
-		   size_t len);
+		   size_t len, off_t off);
 void control_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off);
 void control_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi);
 void control_release(struct fsd *f, struct handle *h);
@@ -215,11 +234,14 @@ void status_poll(struct fsd *f, fuse_req_t req, struct text_handle *h, struct fu
 void parking_run_changed(struct parking *p, int64_t row, bool terminal);
 void parking_log_grew(struct parking *p, int64_t row);
 void parking_events(struct parking *p);
+/* Something may have been missed: everybody looks again. */
+void parking_look_all(struct parking *p);
 
 /* ---- feed.c --------------------------------------------------------------------------------------------------------------------- */
 
 struct feed *feed_start(struct fsd *f, struct sbx_error *e);
-void feed_stop(struct feed *fd);
+void feed_stop(struct feed *fd); /* joins the thread; handlers may still call the rest */
+void feed_free(struct feed *fd);
 /* Watches the log of a run while somebody streams it; counted. */
 void feed_watch_log(struct feed *fd, int64_t row, const char *id);
 void feed_unwatch_log(struct feed *fd, int64_t row);

@@ -74,6 +74,10 @@ void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what)
 	if (!k)
 		return;
 	pthread_mutex_lock(&k->lock);
+	if (k->unmounted) {
+		pthread_mutex_unlock(&k->lock);
+		return;
+	}
 	for (one = k->first; one && one->row != row;)
 		one = one->next;
 	if (one) {

@@ -327,26 +327,28 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	return rc == 0 ? orch_start(f->orch, e) : rc;
 }
 
-/* The kicker first, which uses the mount; then the servers; then what answers parked reads, which
- * servers ask for; then the open files. */
+/* The feed first, which tells the kicker; then the kicker, which uses the mount; then the servers;
+ * then the reads that are parked; then the open files. */
 static void stop(struct server *s)
 {
 	struct fsd *f = &s->fsd;
-	struct kicker *k = f->kicker;
 
-	f->kicker = NULL;
-	kicker_stop(k);
+	feed_stop(f->feed);
+	kicker_stop(f->kicker);
 	if (f->se)
 		stop_threads(s);
-	feed_stop(f->feed);
-	f->feed = NULL;
 	parking_end(f->parking);
 	/* Runs that are bound to one of them end here: nobody can close it any more. */
 	handle_close_all(f);
+	feed_free(f->feed);
 	parking_free(f->parking);
+	free(f->holders);
 	pthread_mutex_destroy(&f->handles_lock);
-	if (s->mounted)
+	if (s->mounted) {
 		fuse_session_unmount(f->se);
+		/* After an abort libfuse takes it for unmounted. */
+		repair_stale_mount(f->mountpoint);
+	}
 	if (f->se)
 		fuse_session_destroy(f->se);
 	orch_close(f->orch);
@@ -379,8 +381,11 @@ static void wait_for_end(struct server *s, int signals)
 			return;
 		if (p[1].revents)
 			return;
-		if (p[2].revents && !kicker_mounts_changed(s->fsd.kicker))
+		if (p[2].revents && !kicker_mounts_changed(s->fsd.kicker)) {
+			/* Somebody unmounted us; what is there from now on is not ours to unmount. */
 			p[2].fd = -1;
+			s->mounted = false;
+		}
 		if (!(p[0].revents & POLLIN) || read(signals, &si, sizeof(si)) != sizeof(si))
 			continue;
 		if (si.ssi_signo != SIGHUP)

@@ -102,10 +102,10 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	struct run_ref run;
 	int r = 0;
 
-	if (ino_row(ino))
+	if (ino_of_run(ino))
 		r = run_by_row(f, req, ino_row(ino), &run);
 	if (r == 0)
-		r = render(f, req, ino, ino_row(ino) ? &run : NULL, &out);
+		r = render(f, req, ino, ino_of_run(ino) ? &run : NULL, &out);
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else
@@ -161,7 +161,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	n = ms_node(ino_node(ino));
-	of_run = ino_row(ino) && ino_node(ino) != MS_N_RUNTIME;
+	of_run = ino_of_run(ino);
 	if (of_run)
 		r = run_by_row(f, req, ino_row(ino), &run);
 	if (r == 0 && (!n || n->kind >= SBX_COUNT(openers) || !openers[n->kind]))
@@ -206,9 +206,8 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t siz
 	struct handle *h = handle_of(fi);
 
 	(void)ino;
-	(void)off;
 	if (h->kind == H_CONTROL)
-		control_write(self(req), req, fi, buf, size);
+		control_write(self(req), req, fi, buf, size, off);
 	else if (h->kind == H_STREAM)
 		stream_write(self(req), req, fi, buf, size);
 	else
@@ -316,6 +315,8 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 	}
 	/* No holes: data until the end. */
 	r = node_attr(self(req), req, ino, &st, &timeout);
+	if (r == 0 && handle_of(fi)->kind == H_TEXT)
+		st.st_size = (off_t)((struct text_handle *)handle_of(fi))->len;
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else if (off < 0 || off >= st.st_size)

@@ -97,15 +97,18 @@ void parking_free(struct parking *p)
 
 /* ---- what a read gives now ------------------------------------------------------------------------ */
 
-enum got { GOT_NOTHING, GOT_DATA, GOT_END };
+/* GOT_ERROR: what there is could not be told, which is not the same as the end. */
+enum got { GOT_NOTHING, GOT_DATA, GOT_END, GOT_ERROR };
 
 static enum got wait_now(struct fsd *f, struct stream_handle *h, struct sbx_buf *out)
 {
 	store_autorun r = { 0 };
 
 	if (h->answer_len == 0) {
-		if (store_run_get_row(f->store, h->h.row, &r, NULL) < 0)
-			return GOT_END;
+		int rc = store_run_get_row(f->store, h->h.row, &r, NULL);
+
+		if (rc < 0)
+			return rc == -SBX_E_RUN_NOT_FOUND ? GOT_END : GOT_ERROR;
 		if (!store_phase_terminal(r.phase))
 			return GOT_NOTHING;
 		if (r.has_exit_code)
@@ -125,30 +128,33 @@ static enum got stream_now(struct fsd *f, struct stream_handle *h, size_t size, 
 {
 	struct store_run_key key = { 0 };
 	bool over;
+	int64_t idle_us;
 	char *room;
 	ssize_t n;
 
 	/* The phase first: what is in the log after that is all there will ever be. */
-	over = store_run_key_row(f->store, h->h.row, &key, NULL, NULL) < 0 ||
-	       store_phase_terminal(key.phase);
-	if (log_reader_refresh(h->log, NULL) < 0)
-		return GOT_END;
+	if (store_run_key_row(f->store, h->h.row, &key, NULL, NULL) < 0 ||
+	    log_reader_refresh(h->log, NULL) < 0)
+		return GOT_ERROR;
+	over = store_phase_terminal(key.phase);
 	room = sbx_buf_reserve(out, size);
 	if (!room)
-		return GOT_END;
+		return GOT_ERROR;
 	n = log_reader_read(h->log, LOG_VIEW_NDJSON, h->at, room, size, NULL);
 	if (n > 0) {
 		out->len += (size_t)n;
 		return GOT_DATA;
 	}
-	if (n < 0 || log_reader_ended(h->log))
+	if (n < 0)
+		return GOT_ERROR;
+	if (log_reader_ended(h->log))
 		return GOT_END;
+	idle_us = sbx_now_us() - key.changed_us;
 	/* Terminal and without an end frame: it comes within moments, since it is written behind the
-	 * row; or who ended the run died in between, before there was a log. */
-	return over && log_reader_frames(h->log) == 0 &&
-			       sbx_now_us() - key.changed_us > 2 * SBX_SECOND_US ?
-		       GOT_END :
-		       GOT_NOTHING;
+	 * row; or who ended the run died in between, or had no room on the disk for it. */
+	if (!over || idle_us < (log_reader_frames(h->log) == 0 ? 2 : 30) * SBX_SECOND_US)
+		return GOT_NOTHING;
+	return GOT_END;
 }
 
 static void event_line(const struct store_change *c, struct sbx_buf *out)
@@ -180,7 +186,7 @@ static enum got events_now(struct fsd *f, struct stream_handle *h, size_t size, 
 		int n = store_changes(f->store, h->at, c, PARK_BATCH, &gap, NULL);
 
 		if (n < 0)
-			return GOT_END;
+			return GOT_ERROR;
 		if (gap && n > 0)
 			sbx_buf_printf(out,
 				       "{\"gap\":true,\"after\":%" PRId64 ",\"lowest\":%" PRId64
@@ -263,6 +269,14 @@ static void interrupted(fuse_req_t req, void *data)
 	}
 }
 
+static void reply(fuse_req_t req, enum got g, const struct sbx_buf *out)
+{
+	if (g == GOT_ERROR)
+		fuse_reply_err(req, EIO);
+	else
+		fuse_reply_buf(req, out->data, g == GOT_DATA ? out->len : 0);
+}
+
 enum parked { PARK_WAITS, PARK_AGAIN, PARK_INTERRUPTED, PARK_ANSWER };
 
 /* Ends one look of a handler at its state, which gave g. */
@@ -292,6 +306,7 @@ static void park(struct fsd *f, fuse_req_t req, struct stream_handle *h, size_t 
 	sbx_autobuf out = SBX_BUF_INIT((4 << 20) + size);
 	struct waiter *w = calloc(1, sizeof(*w));
 	enum parked what;
+	enum got g;
 
 	if (!w) {
 		fuse_reply_err(req, ENOMEM);
@@ -303,14 +318,15 @@ static void park(struct fsd *f, fuse_req_t req, struct stream_handle *h, size_t 
 	pthread_mutex_unlock(&f->parking->lock);
 	fuse_req_interrupt_func(req, interrupted, f->parking);
 	do {
-		what = settle(f->parking, w, look(f, h, size, &out));
+		g = look(f, h, size, &out);
+		what = settle(f->parking, w, g);
 	} while (what == PARK_AGAIN);
 	if (what == PARK_WAITS)
 		return; /* w belongs to the table now */
 	if (what == PARK_INTERRUPTED)
 		fuse_reply_err(req, EINTR);
 	else
-		fuse_reply_buf(req, out.data, out.len);
+		reply(req, g, &out);
 	free(w);
 }
 
@@ -432,15 +448,17 @@ void stream_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_
 {
 	struct stream_handle *h = (struct stream_handle *)handle_of(fi);
 	sbx_autobuf out = SBX_BUF_INIT((4 << 20) + size);
+	enum got g;
 
 	if (!(fi->flags & O_NONBLOCK)) {
 		park(f, req, h, size);
 		return;
 	}
-	if (look(f, h, size, &out) == GOT_NOTHING)
+	g = look(f, h, size, &out);
+	if (g == GOT_NOTHING)
 		fuse_reply_err(req, EAGAIN);
 	else
-		fuse_reply_buf(req, out.data, out.len);
+		reply(req, g, &out);
 }
 
 void stream_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
@@ -470,6 +488,27 @@ void stream_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, cons
 }
 
 /* ---- the feed thread: something happened ----------------------------------------------------- */
+
+void parking_look_all(struct parking *p)
+{
+	for (size_t i = 0; i < PARK_BUCKETS; i++) {
+		struct waiter *w;
+		int64_t rows[64];
+		size_t n = 0;
+
+		pthread_mutex_lock(&p->lock);
+		for (w = p->by_row[i]; w && n < SBX_COUNT(rows); w = w->row_next)
+			if (n == 0 || rows[n - 1] != w->h->h.row)
+				rows[n++] = w->h->h.row;
+		pthread_mutex_unlock(&p->lock);
+		while (n > 0) {
+			if (rows[--n])
+				wake(p, rows[n], MS_V_WAIT, MS_V_STREAM);
+			else
+				wake(p, 0, MS_V_EVENTS, MS_V_EVENTS);
+		}
+	}
+}
 
 void parking_run_changed(struct parking *p, int64_t row, bool terminal)
 {

@@ -78,6 +78,7 @@ bool is_real_dir(fuse_ino_t ino)
 struct place {
 	int64_t row;
 	char id[37];
+	bool hidden;
 	char path[SBX_PATH_MAX + 1]; /* "" for artifacts/ itself */
 };
 
@@ -86,12 +87,15 @@ static int place_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct place 
 	struct real_nodes *t = f->real;
 	int r = -ENOENT;
 
+	ret->hidden = false;
 	if (!(ino & INO_REAL)) {
 		struct run_ref run;
 
 		r = run_by_row(f, req, ino_row(ino), &run);
 		if (r < 0)
 			return r;
+		/* They are copied before the row says so: until then there are none. */
+		ret->hidden = !store_phase_terminal(run.key.phase);
 		ret->row = run.key.row;
 		memcpy(ret->id, run.key.id, sizeof(ret->id));
 		ret->path[0] = '\0';
@@ -116,7 +120,7 @@ static int open_place(struct fsd *f, const struct place *p, const char *name, in
 	sbx_autoclose int dir = store_run_dir(f->store, p->id, false, NULL);
 	char path[SBX_PATH_MAX + sizeof("artifacts/") + SBX_NAME_MAX + 2];
 
-	if (dir < 0)
+	if (dir < 0 || p->hidden)
 		return -ENOENT;
 	if ((size_t)snprintf(path, sizeof(path), "artifacts%s%s%s%s", *p->path ? "/" : "", p->path,
 			     name ? "/" : "", name ? name : "") >= sizeof(path))

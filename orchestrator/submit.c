@@ -312,6 +312,9 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	 * run only after both. */
 	rc = store_settle(o->store, ticket, e);
 	crash_point("door_submit_settled");
+	/* Refused, but under way: nobody will come to end what lives as long as a handle. */
+	if (rc < 0 && ret->bound)
+		(void)orch_run_unbind(o, p, s.id, NULL);
 	return rc;
 }
 

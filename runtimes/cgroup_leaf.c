@@ -143,7 +143,7 @@ static int make_part(struct cg_leaf *l, size_t i, struct sbx_error *e)
 	}
 	l->dir[i] = openat(b->fd, l->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (l->dir[i] >= 0)
-		l->procs[i] = openat(l->dir[i], "cgroup.procs", O_RDWR | O_CLOEXEC);
+		l->procs[i] = openat(l->dir[i], "cgroup.procs", O_WRONLY | O_CLOEXEC);
 	if (l->procs[i] < 0)
 		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
 				      "cannot open the control group '%s/%s'", b->path, l->name);
@@ -336,13 +336,23 @@ void cg_leaf_events(struct cg_leaf *l, bool *ret_oom, bool *ret_pids)
 
 static bool is_empty(const struct cg_leaf *l)
 {
+	/* A process joins all parts, so one tells. Version 1 keeps the list for a descriptor that
+	 * has read it before: only a new one reads anew. */
+	sbx_autoclose int fd = openat(l->dir[0], "cgroup.procs", O_RDONLY | O_CLOEXEC);
 	char c;
 
-	for (size_t i = 0; i < l->cg->n_bases; i++)
-		if (pread(l->procs[i], &c, 1, 0) != 0)
-			return false;
-	return true;
+	return fd >= 0 && read(fd, &c, 1) == 0;
 }
+
+/* In this order: version 1 wants the limit with swap never below the one without. */
+static const struct {
+	enum leaf_file file;
+	const char *v1, *v2; /* NULL: nothing to set */
+} unlimited[] = {
+	{ FILE_SWAP_MAX, "-1", "max" },	  { FILE_MEMORY_MAX, "-1", "max" },
+	{ FILE_SOCKETS_MAX, "-1", NULL }, { FILE_PIDS_MAX, "max", "max" },
+	{ FILE_CPU_MAX, "-1", "max" },
+};
 
 /* As if it were new. False when something of the last use would show in the next. */
 static bool clean(struct cg_leaf *l)
@@ -350,17 +360,19 @@ static bool clean(struct cg_leaf *l)
 	if (!is_empty(l) || (cg_has(l->cg, CG_MEMORY) && !l->fresh_peak) ||
 	    get(l, FILE_MEMORY_NOW, NULL) > PARK_BYTES_MAX)
 		return false;
-	/* In this order: version 1 wants the limit with swap never below the one without. */
-	if (cg_has(l->cg, CG_MEMORY)) {
-		bool v2 = is_v2(l, CG_MEMORY);
-		int r = put(l, FILE_SWAP_MAX, v2 ? "max" : "-1");
+	for (size_t i = 0; i < SBX_COUNT(unlimited); i++) {
+		enum cg_controller c = files[unlimited[i].file].controller;
+		const char *text;
+		int r;
 
-		if ((r < 0 && r != -ENOENT) || put(l, FILE_MEMORY_MAX, v2 ? "max" : "-1") < 0)
+		if (!cg_has(l->cg, c))
+			continue;
+		text = is_v2(l, c) ? unlimited[i].v2 : unlimited[i].v1;
+		r = text ? put(l, unlimited[i].file, text) : 0;
+		if (r < 0 && r != -ENOENT)
 			return false;
 	}
-	if (cg_has(l->cg, CG_PIDS) && put(l, FILE_PIDS_MAX, "max") < 0)
-		return false;
-	return !cg_has(l->cg, CG_CPU) || put(l, FILE_CPU_MAX, is_v2(l, CG_CPU) ? "max" : "-1") == 0;
+	return true;
 }
 
 void cg_leaf_free(struct cg_leaf *l)

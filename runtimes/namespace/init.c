@@ -164,6 +164,17 @@ static void obey(struct init *in)
 	}
 }
 
+/* A service may run without standard streams; what is opened from here on must not become one. */
+static void fill_stdio(void)
+{
+	int fd;
+
+	do {
+		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	} while (fd >= 0 && fd < 3);
+	sbx_closep(&fd);
+}
+
 _Noreturn void ns_init_main(const struct ns_config *c)
 {
 	int keep[] = { c->sock, c->command_sock, c->in, c->out, c->err };
@@ -172,6 +183,7 @@ _Noreturn void ns_init_main(const struct ns_config *c)
 	struct ns_order order;
 
 	ns_close_others(keep, SBX_COUNT(keep));
+	fill_stdio();
 	if (ns_recv(c->sock, &order, sizeof(order), NULL) < 0 || order.op != NS_OP_GO)
 		_exit(1);
 	if (become(&in, &r) < 0) {

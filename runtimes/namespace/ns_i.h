@@ -140,7 +140,7 @@ int ns_image_host(struct ns_reply *r);
 int ns_image_open(const struct ns_config *c, struct ns_reply *r);
 int ns_image_directory(int tree, struct ns_reply *r);
 /* Covers a directory of the host in case that it can be seen in the new root. */
-int ns_hide(const char *path, struct ns_reply *r);
+int ns_hide(const struct ns_config *c, const char *path, struct ns_reply *r);
 /* Reads what follows a PREPARE order and carries it out. */
 int ns_fill_workspace(int sock, int tree, struct ns_root *root, struct ns_reply *r);
 

@@ -81,9 +81,9 @@ static int make_tree(const struct ns_config *c, int image, struct ns_reply *r)
 		return -1;
 	if ((image < 0 ? ns_image_host(r) : ns_image_directory(image, r)) < 0)
 		return -1;
-	if (c->host->state_dir && ns_hide(c->host->state_dir, r) < 0)
+	if (c->host->state_dir && ns_hide(c, c->host->state_dir, r) < 0)
 		return -1;
-	if (c->host->mountpoint && ns_hide(c->host->mountpoint, r) < 0)
+	if (c->host->mountpoint && ns_hide(c, c->host->mountpoint, r) < 0)
 		return -1;
 	if (c->workspace && bind_workspace(c, r) < 0)
 		return -1;

@@ -6,7 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -270,16 +273,29 @@ int ns_image_directory(int tree, struct ns_reply *r)
 	return cover_etc(r);
 }
 
-int ns_hide(const char *path, struct ns_reply *r)
+/* What a directory of the host is called in the new root, if it can be seen there: NULL if not. */
+static const char *name_inside(const struct ns_config *c, const char *real)
+{
+	char image[PATH_MAX];
+	size_t n;
+
+	if (!c->image)
+		return real + 1; /* what is bound from the host has its old name */
+	if (!realpath(c->image, image))
+		return NULL;
+	n = strcmp(image, "/") == 0 ? 0 : strlen(image);
+	return strncmp(real, image, n) == 0 && real[n] == '/' ? real + n + 1 : NULL;
+}
+
+int ns_hide(const struct ns_config *c, const char *path, struct ns_reply *r)
 {
 	static const struct ns_tmpfs nothing = { .bytes = 4096,
 						 .inodes = 2,
 						 .mode = 0555,
 						 .attr = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC };
-	const char *p = path + strspn(path, "/");
-	sbx_autoclose int found = *p ? open_plain(p) : -1;
+	char real[PATH_MAX];
+	const char *p = realpath(path, real) ? name_inside(c, real) : NULL;
+	sbx_autoclose int found = p && *p ? open_plain(p) : -1;
 
-	/* The new root has only what was bound read-only and what is the sandbox's own; a path that
-	 * leads nowhere in it needs no hiding. */
 	return found < 0 ? 0 : ns_tmpfs_mount(p, &nothing, NULL, r);
 }

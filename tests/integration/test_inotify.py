@@ -36,8 +36,10 @@ class InotifyCase(sbx.Case):
         return [mask for p, mask, _ in self.ino.seen if p == path]
 
     def settle(self, run):
-        """Kicks come in order: when a later run has been announced, earlier news has been told."""
+        """News of one run may wait for a tenth of a second; what is due then is told in order. So when a run
+        that began after that time has been announced, all about the earlier one has been told."""
         self.ino.add(self.runs, Inotify.CREATE)
+        self.m.run({"command": ["sleep", "0.3"]})
         later = self.m.run({"command": ["true"]})
         self.ino.wait(lambda p, m, n: n == later.id)
         self.assertNotEqual(later.id, run.id)

@@ -81,8 +81,8 @@ class Separate(UserCase):
 
     def test_foreign_run_is_not_there(self):
         a = self.finished(ALICE)
-        self.assertErrno((errno.ENOENT,), BOB, os.stat, a.dir)
         self.assertHidden(BOB, a.dir)
+        self.assertNotIn(a.id, self.runs(BOB))
 
     def test_foreign_files_are_not_there(self):
         a = self.finished(ALICE)

@@ -246,12 +246,14 @@ int count_leaves(pid_t pid)
 		return -1;
 	cg_layout_parse(own, mounts, NULL, &l);
 	for (int c = 0; c <= CG__CONTROLLERS; c++) {
+		const char *group = c < CG__CONTROLLERS ? l.v1[c] : l.v2;
+		const char *moved = strstr(group, "/supervisor"); /* where version 2 put us */
 		char path[CG_PATH_SIZE + 32];
 		struct dirent *d;
 		DIR *dir;
 
-		(void)snprintf(path, sizeof(path), "%s/sandboxfs",
-			       c < CG__CONTROLLERS ? l.v1[c] : l.v2);
+		(void)snprintf(path, sizeof(path), "%.*s/sandboxfs",
+			       (int)(moved ? (size_t)(moved - group) : strlen(group)), group);
 		dir = opendir(path);
 		while (dir && (d = readdir(dir)))
 			n += strtol(d->d_name, NULL, 10) == pid;

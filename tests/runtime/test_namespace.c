@@ -206,6 +206,27 @@ static void descriptors__are_the_three(void **state)
 	assert_string_equal(l.out, "0\n1\n2\n");
 }
 
+static void closed_streams__of_the_service_do_no_harm(void **state)
+{
+	struct job j = shell("echo out; echo err >&2; ls /proc/self/fd | wc -l");
+	int status;
+	pid_t pid = fork();
+
+	(void)state;
+	if (pid == 0) {
+		struct live l;
+
+		for (int fd = 0; fd < 3; fd++)
+			(void)close(fd);
+		_exit(job_try(&j, &l) && strcmp(l.out, "out\n4\n") == 0 &&
+				      strcmp(l.err, "err\n") == 0
+			      ? 0
+			      : 1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 static void cwd__is_made_below_the_workspace(void **state)
 {
 	static const struct {
@@ -352,14 +373,22 @@ static void identity__is_an_ordinary_users(void **state)
 
 static void state_dir__is_covered_where_the_image_shows_it(void **state)
 {
+	static const char link[] = "/tmp/sbx-state-link";
 	struct job j = shell("ls -A /usr/share/doc | wc -l");
 	struct live l;
 
 	(void)state;
-	test_host.state_dir = "/usr/share/doc";
-	job_run(&j, &l);
+	(void)unlink(link);
+	assert_int_equal(symlink("/usr/share", link), 0);
+	for (int i = 0; i < 2; i++) {
+		test_host.state_dir = i ? "/tmp/sbx-state-link/doc" : "/usr/share/doc";
+		job_run(&j, &l);
+		assert_string_equal(l.out, "0\n");
+	}
+	(void)unlink(link);
 	test_host.state_dir = NULL;
-	assert_string_equal(l.out, "0\n");
+	job_run(&j, &l);
+	assert_string_not_equal(l.out, "0\n");
 }
 
 int main(void)
@@ -375,6 +404,7 @@ int main(void)
 		cmocka_unit_test(signals__start_at_their_defaults),
 		cmocka_unit_test(environment__is_exact),
 		cmocka_unit_test(descriptors__are_the_three),
+		cmocka_unit_test(closed_streams__of_the_service_do_no_harm),
 		cmocka_unit_test(cwd__is_made_below_the_workspace),
 		cmocka_unit_test(files__have_their_modes_and_can_be_changed),
 		cmocka_unit_test(loopback_and_shm__work_and_are_private),

@@ -203,13 +203,14 @@ static void session__traps_for_given_files_do_not_work(void **state)
 /* ---- what is left ------------------------------------------------------------------------------
  */
 
+/* The driver's mounts have no source; others' may come and go meanwhile. */
 static int count_mounts(void)
 {
 	sbx_autofree char *text = NULL;
 	int n = 0;
 
 	assert_int_equal(sbx_read_file(AT_FDCWD, "/proc/self/mountinfo", 16 << 20, &text, NULL), 0);
-	for (const char *p = text; (p = strchr(p, '\n')); p++)
+	for (const char *p = text; (p = strstr(p, " none ")); p++)
 		n++;
 	return n;
 }
