@@ -127,8 +127,8 @@ static size_t plain_run(const char *s, size_t len)
 {
 	size_t i = 0;
 
-	while (i < len && (unsigned char)s[i] >= 0x20 && (unsigned char)s[i] < 0x7f && s[i] != '"' &&
-	       s[i] != '\\')
+	while (i < len && (unsigned char)s[i] >= 0x20 && (unsigned char)s[i] < 0x7f &&
+	       s[i] != '"' && s[i] != '\\')
 		i++;
 	return i;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Named moments at which a test kills the process. In a release build they are nothing; with the
- * meson option crash_points the environment variable SBX_CRASH_AT names the one that raises SIGKILL.
+ * meson option crash_points the environment variable SBX_CRASH_AT names the one that raises
+ * SIGKILL.
  */
 #ifndef SBX_BASE_CRASH_H
 #define SBX_BASE_CRASH_H

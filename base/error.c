@@ -34,7 +34,8 @@ void sbx_error_clear(struct sbx_error *e)
 	errno = saved;
 }
 
-__attribute__((format(printf, 3, 0))) static void set(struct sbx_error *e, enum sbx_code code, const char *fmt, va_list ap)
+__attribute__((format(printf, 3, 0))) static void set(struct sbx_error *e, enum sbx_code code,
+						      const char *fmt, va_list ap)
 {
 	char text[sizeof(e->message)];
 

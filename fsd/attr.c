@@ -48,7 +48,7 @@ double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run)
 	if (run && run->key.row > atomic_load(&f->announced_row))
 		return 0;
 	if (is_serial(ino_node(ino)) || ms_node(ino_node(ino))->who == MS_WHO_ADMIN)
-		return 0; /* another number the next time; not for everybody */
+		return 0;   /* another number the next time; not for everybody */
 	return FSD_FOREVER; /* names never move and rows are never used again */
 }
 
@@ -86,6 +86,12 @@ static int set_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct 
 	case MS_K_STREAM:
 		return 0;
 	}
+	/* What is final is cached for all, so its size must be the same for all. */
+	size = is_final(n, run) ? -1 : text_size(f, req, ino);
+	if (size >= 0) {
+		st->st_size = size;
+		return 0;
+	}
 	r = render(f, req, ino, run, &out);
 	st->st_size = (off_t)out.len;
 	return r;
@@ -106,9 +112,10 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 		  struct stat *st, double *timeout)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
-	static const mode_t types[] = { [MS_K_DIR] = S_IFDIR,	 [MS_K_FILE] = S_IFREG,
-					[MS_K_LOG] = S_IFREG,	 [MS_K_LINK] = S_IFLNK,
-					[MS_K_STREAM] = S_IFREG, [MS_K_CONTROL] = S_IFREG };
+	static const mode_t types[] = {
+		[MS_K_DIR] = S_IFDIR,  [MS_K_FILE] = S_IFREG,	[MS_K_LOG] = S_IFREG,
+		[MS_K_LINK] = S_IFLNK, [MS_K_STREAM] = S_IFREG, [MS_K_CONTROL] = S_IFREG
+	};
 	bool ended = true;
 	int r;
 

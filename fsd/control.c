@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that act on what is written. A document for runs/new is complete when its JSON object is: it is
- * followed as it arrives and acts in the write that holds its last brace, so that even the shell's echo
- * sees the error. A script has no visible end: it acts at the first flush after its bytes, or at a read
- * on the same descriptor. Offsets mean nothing here: the descriptors cannot seek.
+ * Nodes that act on what is written. A document for runs/new is complete when its JSON object is:
+ * it is followed as it arrives and acts in the write that holds its last brace, so that even the
+ * shell's echo sees the error. A script has no visible end: it acts at the first flush after its
+ * bytes, or at a read on the same descriptor. Offsets mean nothing here: the descriptors cannot
+ * seek.
  */
 #include "fsd/fsd_i.h"
 
@@ -27,8 +28,8 @@ struct control_handle {
 	struct sbx_json_scan scan;
 	size_t scanned;
 	bool script;
-	/* A write(2) that the kernel splits reports an error in a later part as a short count, and the
-	 * client sends that part again: it gets the same answer. */
+	/* A write(2) that the kernel splits reports an error in a later part as a short count, and
+	 * the client sends that part again: it gets the same answer. */
 	struct {
 		int err; /* 0: none */
 		off_t off;
@@ -40,10 +41,11 @@ struct control_handle {
 	struct bound {
 		struct bound *next;
 		char id[37];
-	} *bound; /* owned: runs that end with this descriptor */
+	} * bound; /* owned: runs that end with this descriptor */
 };
 
-/* ---- last results ------------------------------------------------------------------------------ */
+/* ---- last results ------------------------------------------------------------------------------
+ */
 
 enum { RESULTS_MAX = 256, RESULT_LEN = 8192 };
 
@@ -119,7 +121,8 @@ char *results_get(struct results *r, uid_t uid, enum ms_view view, size_t *ret_l
 	return copy ? copy : calloc(1, 1);
 }
 
-/* ---- the reply of a descriptor -------------------------------------------------------------------- */
+/* ---- the reply of a descriptor
+ * -------------------------------------------------------------------- */
 
 static void set_reply(struct fsd *f, struct control_handle *h, char *text)
 {
@@ -195,7 +198,8 @@ static int act(struct fsd *f, struct control_handle *h)
 	return 0;
 }
 
-/* ---- documents ------------------------------------------------------------------------------------------ */
+/* ---- documents
+ * ------------------------------------------------------------------------------------------ */
 
 static bool only_space(const char *s, size_t len)
 {
@@ -217,7 +221,8 @@ static int scan_problem(struct fsd *f, struct control_handle *h)
 	sbx_autoerror e = SBX_ERROR_INIT;
 
 	sbx_fail(&e, SBX_E_INVALID_SPEC,
-		 "the document %s (byte %zu); allowed: one JSON object, or a script that begins with "
+		 "the document %s (byte %zu); allowed: one JSON object, or a script that begins "
+		 "with "
 		 "#!",
 		 h->scan.problem ? h->scan.problem : "is not JSON", h->scan.problem_at);
 	return refuse(f, h, &e);
@@ -257,8 +262,8 @@ static int take_bytes(struct fsd *f, struct control_handle *h, const char *data,
 	sbx_buf_add(&h->doc, data, len);
 	if (sbx_buf_failed(&h->doc)) {
 		if (h->doc.len + len > MS_DOC_MAX)
-			sbx_fail(&e, SBX_E_SPEC_TOO_LARGE,
-				 "the document is larger than %d bytes", MS_DOC_MAX);
+			sbx_fail(&e, SBX_E_SPEC_TOO_LARGE, "the document is larger than %d bytes",
+				 MS_DOC_MAX);
 		else
 			sbx_fail(&e, SBX_E_NO_MEMORY, "no memory for the document");
 		return refuse(f, h, &e);
@@ -288,7 +293,8 @@ static int take_document(struct fsd *f, struct control_handle *h, const char *da
 	return r;
 }
 
-/* ---- the handlers ------------------------------------------------------------------------------------------- */
+/* ---- the handlers
+ * ------------------------------------------------------------------------------------------- */
 
 void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 		  struct fuse_file_info *fi)
@@ -325,9 +331,8 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 static int take_command(struct fsd *f, struct control_handle *h, const char *data, size_t len)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
-	int rc = h->verb == MS_W_CTL ?
-			 orch_run_ctl(f->orch, &h->who, h->h.id, data, len, &e) :
-			 orch_run_stdin(f->orch, &h->who, h->h.id, data, len, &e);
+	int rc = h->verb == MS_W_CTL ? orch_run_ctl(f->orch, &h->who, h->h.id, data, len, &e)
+				     : orch_run_stdin(f->orch, &h->who, h->h.id, data, len, &e);
 
 	return rc < 0 ? -fsd_errno(&e) : 0;
 }
@@ -375,8 +380,8 @@ void control_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size
 	pthread_mutex_unlock(&h->lock);
 }
 
-/* Called at every close of any copy of the descriptor: before the first byte (shells), in the middle
- * (a forked copy), at the end. */
+/* Called at every close of any copy of the descriptor: before the first byte (shells), in the
+ * middle (a forked copy), at the end. */
 void control_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
 {
 	struct control_handle *h = (struct control_handle *)handle_of(fi);
@@ -411,7 +416,8 @@ void control_release(struct fsd *f, struct handle *base)
 	while ((b = h->bound)) {
 		h->bound = b->next;
 		crash_point("door_release_bound");
-		/* The last copy of the descriptor is closed, whatever the reason: so ends the run. */
+		/* The last copy of the descriptor is closed, whatever the reason: so ends the run.
+		 */
 		(void)orch_run_unbind(f->orch, &h->who, b->id, NULL);
 		free(b);
 	}

@@ -14,7 +14,7 @@
 enum {
 	OFF_DOT = 1,
 	OFF_DOTDOT = 2,
-	OFF_FIXED = 16,	      /* + node id */
+	OFF_FIXED = 16,	       /* + node id */
 	OFF_DYNAMIC = 1 << 10, /* + row */
 	RUNS_BATCH = 256,
 };
@@ -50,7 +50,8 @@ static void fill_entry(struct fsd *f, fuse_ino_t ino, const struct run_ref *run,
 	ret->entry_timeout = entry_timeout(f, ino, run);
 }
 
-/* A run: for the kicker it is not there until it has been announced, so that its mkdir reaches us. */
+/* A run: for the kicker it is not there until it has been announced, so that its mkdir reaches us.
+ */
 static int child_run(struct fsd *f, fuse_req_t req, const char *name, struct fuse_entry_param *ret)
 {
 	struct run_ref run;
@@ -126,7 +127,8 @@ void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *na
 		fuse_reply_entry(req, &entry);
 }
 
-/* ---- listing ------------------------------------------------------------------------------------- */
+/* ---- listing
+ * ------------------------------------------------------------------------------------- */
 
 struct listing {
 	struct fsd *f;
@@ -141,8 +143,8 @@ static bool add(struct listing *l, const char *name, off_t next, const struct fu
 {
 	char *at = l->buf + l->len;
 	size_t left = l->size - l->len;
-	size_t n = l->plus ? fuse_add_direntry_plus(l->req, at, left, name, e, next) :
-			     fuse_add_direntry(l->req, at, left, name, &e->attr, next);
+	size_t n = l->plus ? fuse_add_direntry_plus(l->req, at, left, name, e, next)
+			   : fuse_add_direntry(l->req, at, left, name, &e->attr, next);
 
 	if (n > left)
 		return false;
@@ -181,8 +183,8 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 		static const mode_t types[] = { [MS_K_DIR] = S_IFDIR, [MS_K_LINK] = S_IFLNK };
 
 		e.attr.st_ino = ino_make(ino_row(dir), node);
-		e.attr.st_mode = n->kind < SBX_COUNT(types) && types[n->kind] ? types[n->kind] :
-										S_IFREG;
+		e.attr.st_mode =
+			n->kind < SBX_COUNT(types) && types[n->kind] ? types[n->kind] : S_IFREG;
 	}
 	return add(l, n->name, OFF_FIXED + (off_t)node, &e);
 }

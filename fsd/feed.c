@@ -125,9 +125,9 @@ static void handle_change(struct feed *fd, const struct store_change *c)
 	if (strcmp(c->kind, "run") != 0)
 		return;
 	kicker_add(fd->f->kicker, c->row, c->id,
-		   strcmp(c->what, "new") == 0	       ? KICK_NEW :
-		   strcmp(c->what, "artifacts") == 0 ? KICK_ARTIFACTS :
-						       KICK_STATUS);
+		   strcmp(c->what, "new") == 0	       ? KICK_NEW
+		   : strcmp(c->what, "artifacts") == 0 ? KICK_ARTIFACTS
+						       : KICK_STATUS);
 	parking_run_changed(fd->f->parking, c->row, store_phase_terminal(phase));
 }
 
@@ -160,8 +160,8 @@ static void *feed_thread(void *arg)
 	change_events(fd); /* what came between the last look and the watch */
 	for (;;) {
 		struct epoll_event ev[4];
-		/* What was missed is made up for by a look at everything, a second later: the store may
-		 * answer again by then. */
+		/* What was missed is made up for by a look at everything, a second later: the store
+		 * may answer again by then. */
 		int n = epoll_wait(fd->epoll, ev, SBX_COUNT(ev), fd->missed ? 1000 : -1);
 
 		if (n < 0 && errno != EINTR)

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
+
 /* ---- texts ------------------------------------------------------------------------------- */
 
 static void handle_init(struct handle *h, enum handle_kind kind, fuse_ino_t ino,
@@ -23,6 +25,40 @@ static void handle_init(struct handle *h, enum handle_kind kind, fuse_ino_t ino,
 static bool may_open(struct fsd *f, fuse_req_t req, const struct fuse_file_info *fi)
 {
 	return (fi->flags & O_ACCMODE) == O_RDONLY || is_kicker(f, req);
+}
+
+static void text_lives(struct fsd *f, fuse_req_t req, struct text_handle *h)
+{
+	h->opener = fuse_req_ctx(req)->pid;
+	h->opened_us = sbx_boot_us();
+	pthread_mutex_lock(&f->handles_lock);
+	h->live_at = &f->live_texts;
+	h->live_next = f->live_texts;
+	if (h->live_next)
+		h->live_next->live_at = &h->live_next;
+	f->live_texts = h;
+	pthread_mutex_unlock(&f->handles_lock);
+}
+
+/*
+ * The kernel does not say which handle an fstat is about. Who copies (rsync, tar) opens, asks for
+ * the size and reads, and must be told the size of the text that was fixed at the open, or health
+ * and metrics could change in between.
+ */
+int64_t text_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
+{
+	int64_t since = sbx_boot_us() - SBX_SECOND_US, size = -1;
+	pid_t pid = fuse_req_ctx(req)->pid; /* 0: of a namespace that we do not see */
+
+	pthread_mutex_lock(&f->handles_lock);
+	for (struct text_handle *h = f->live_texts; h && h->opened_us >= since; h = h->live_next) {
+		if (h->h.ino == ino && h->opener == pid && pid) {
+			size = (int64_t)h->len;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&f->handles_lock);
+	return size;
 }
 
 void text_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
@@ -51,10 +87,12 @@ void text_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_r
 	h->data = out.data;
 	h->seen = run ? run->key.phase : 0;
 	fi->noflush = 1;
-	if (is_final(n, run))
+	if (is_final(n, run)) {
 		fi->keep_cache = 1;
-	else
+	} else {
 		fi->direct_io = 1;
+		text_lives(f, req, h);
+	}
 	handle_opened(f, req, fi, &h->h);
 }
 
@@ -76,14 +114,22 @@ void wait_for_reply(pthread_mutex_t *lock)
 	pthread_mutex_destroy(lock);
 }
 
-void text_free(struct text_handle *h)
+void text_free(struct fsd *f, struct text_handle *h)
 {
+	pthread_mutex_lock(&f->handles_lock);
+	if (h->live_at) {
+		*h->live_at = h->live_next;
+		if (h->live_next)
+			h->live_next->live_at = h->live_at;
+	}
+	pthread_mutex_unlock(&f->handles_lock);
 	wait_for_reply(&h->lock);
 	free(h->data);
 	free(h);
 }
 
-/* ---- logs ---------------------------------------------------------------------------------------- */
+/* ---- logs
+ * ---------------------------------------------------------------------------------------- */
 
 int log_view_of(const struct ms_node *n)
 {

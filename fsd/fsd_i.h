@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to fsd/, divided by source file. The mount door: it makes a principal from the caller of a
- * request, asks the orchestrator, and answers the kernel. It decides nothing and keeps nothing that
- * a restart would need: inode numbers are computed from (row, node).
+ * Private to fsd/, divided by source file. The mount door: it makes a principal from the caller of
+ * a request, asks the orchestrator, and answers the kernel. It decides nothing and keeps nothing
+ * that a restart would need: inode numbers are computed from (row, node).
  *
  * Threads:
- *   servers   FSD_THREADS of them read requests and answer; a handler never waits for anything but the
- *             store. What must wait is parked (park.c) and answered later by
- *   feed      which follows the feed of changes and the logs that somebody streams
- *   kicker    which performs no-op system calls on the mount itself, so that inotify users hear
- *             of changes (kick.c); no handler ever waits for it
+ *   servers   FSD_THREADS of them read requests and answer; a handler never waits for anything but
+ * the store. What must wait is parked (park.c) and answered later by feed      which follows the
+ * feed of changes and the logs that somebody streams kicker    which performs no-op system calls on
+ * the mount itself, so that inotify users hear of changes (kick.c); no handler ever waits for it
  */
 #ifndef SBX_FSD_FSD_I_H
 #define SBX_FSD_FSD_I_H
@@ -26,10 +25,10 @@
 
 enum { FSD_THREADS = 6 };
 
-/* Seconds for which the kernel may believe what can no longer change, and artifacts, which expire. The
- * server never invalidates anything: a thread that waits for the kernel's locks while the process is
- * killed would keep /dev/fuse open. */
-#define FSD_FOREVER 86400.0
+/* Seconds for which the kernel may believe what can no longer change, and artifacts, which expire.
+ * The server never invalidates anything: a thread that waits for the kernel's locks while the
+ * process is killed would keep /dev/fuse open. */
+#define FSD_FOREVER   86400.0
 #define FSD_ARTIFACTS 5.0
 
 struct parking;
@@ -52,9 +51,10 @@ struct fsd {
 	struct results *results;
 	struct real_nodes *real;
 	pthread_mutex_t handles_lock;
-	struct handle *handles; /* open files; owns */
-	/* Rows above this have not been announced by a kick: the kernel must not believe their names
-	 * yet, or the mkdir that raises IN_CREATE would find them. */
+	struct handle *handles;		/* open files; owns */
+	struct text_handle *live_texts; /* some of them, under handles_lock; the newest first */
+	/* Rows above this have not been announced by a kick: the kernel must not believe their
+	 * names yet, or the mkdir that raises IN_CREATE would find them. */
 	_Atomic int64_t announced_row;
 	struct holder *holders; /* owned; handles.c, under handles_lock */
 	int64_t doc_bytes;	/* of all unfinished documents, under handles_lock */
@@ -79,9 +79,9 @@ static inline enum ms_node_id ino_node(fuse_ino_t ino)
 {
 	return (enum ms_node_id)(ino & 0xff);
 }
-/* Does the row of this number name a run? For a runtime it is an index, and for runs/new and runs/check a
- * serial: the kernel lets only one write at a time into an inode, so each look-up gets one of its
- * own, and submitting goes on side by side. */
+/* Does the row of this number name a run? For a runtime it is an index, and for runs/new and
+ * runs/check a serial: the kernel lets only one write at a time into an inode, so each look-up gets
+ * one of its own, and submitting goes on side by side. */
 static inline bool ino_of_run(fuse_ino_t ino)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
@@ -91,7 +91,8 @@ static inline bool ino_of_run(fuse_ino_t ino)
 /* Nodes of real trees (artifacts) have the top bit and live in a table, see real.c. */
 #define INO_REAL (UINT64_C(1) << 63)
 
-/* ---- who.c ------------------------------------------------------------------------------------- */
+/* ---- who.c -------------------------------------------------------------------------------------
+ */
 
 void who_is(struct fsd *f, fuse_req_t req, struct orch_principal *ret);
 bool is_kicker(struct fsd *f, fuse_req_t req);
@@ -105,7 +106,8 @@ struct run_ref {
 int run_by_row(struct fsd *f, fuse_req_t req, int64_t row, struct run_ref *ret);
 int run_by_name(struct fsd *f, fuse_req_t req, const char *name, struct run_ref *ret);
 
-/* ---- attr.c ---------------------------------------------------------------------------------------- */
+/* ---- attr.c
+ * ---------------------------------------------------------------------------------------- */
 
 /* Attributes of a node and how long the kernel may believe them. -errno. */
 int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
@@ -117,7 +119,8 @@ bool node_exists(const struct ms_node *n, const struct run_ref *run);
 /* How long the kernel may believe a name that leads to this node. */
 double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run);
 
-/* ---- render.c -------------------------------------------------------------------------------------------- */
+/* ---- render.c
+ * -------------------------------------------------------------------------------------------- */
 
 /* The bytes of a FILE or LINK node for this caller. run is NULL outside runs. -errno. */
 int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
@@ -126,7 +129,8 @@ int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *
 bool is_final(const struct ms_node *n, const struct run_ref *run);
 enum { RENDER_MAX = 64 << 20 };
 
-/* ---- open handles ---------------------------------------------------------------------------------------------- */
+/* ---- open handles
+ * ---------------------------------------------------------------------------------------------- */
 
 struct holder;
 
@@ -136,21 +140,25 @@ struct handle {
 	enum handle_kind kind;
 	fuse_ino_t ino;
 	int64_t row;
-	char id[37]; /* of the run, "" outside */
+	char id[37];		   /* of the run, "" outside */
 	struct handle *next, **at; /* all that are open, under fsd.handles_lock */
-	struct holder *holder; /* whose account it is on, under handles_lock */
-	int64_t charged;       /* bytes of its document on that account */
+	struct holder *holder;	   /* whose account it is on, under handles_lock */
+	int64_t charged;	   /* bytes of its document on that account */
 };
 struct text_handle {
 	struct handle h;
 	pthread_mutex_t lock; /* see wait_for_reply */
-	char *data; /* owned: content fixed at open */
+	char *data;	      /* owned: content fixed at open */
 	size_t len;
 	/* `status` answers poll: the change counter that this handle has seen. */
 	enum store_phase seen;
 	/* Under the parking lock: the chain of text handles that were ever polled. */
 	struct fuse_pollhandle *poll; /* owned */
 	struct text_handle *polled_next, **polled_at;
+	/* Under fsd.handles_lock: the chain of texts that may change, see text_size. */
+	struct text_handle *live_next, **live_at;
+	pid_t opener;
+	int64_t opened_us; /* boot clock */
 };
 struct log_handle {
 	struct handle h;
@@ -164,18 +172,21 @@ static inline struct handle *handle_of(const struct fuse_file_info *fi)
 	return (struct handle *)(uintptr_t)fi->fh;
 }
 
-/* ---- handles.c --------------------------------------------------------------------------------- */
+/* ---- handles.c ---------------------------------------------------------------------------------
+ */
 
 /* Answers an open with this handle, which belongs to the kernel from here on. */
 void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, struct handle *h);
 void handle_close(struct fsd *f, struct handle *h);
 /* Once no server thread runs any more. */
 void handle_close_all(struct fsd *f);
-/* Puts bytes of an unfinished document on the account of the handle's user; false: there are too many. */
+/* Puts bytes of an unfinished document on the account of the handle's user; false: there are too
+ * many. */
 bool handle_charge(struct fsd *f, struct handle *h, size_t len);
 void handle_discharge(struct fsd *f, struct handle *h);
 
-/* ---- files.c: text and logs ------------------------------------------------------------------------------------------ */
+/* ---- files.c: text and logs
+ * ------------------------------------------------------------------------------------------ */
 
 void text_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 	       struct fuse_file_info *fi);
@@ -183,7 +194,10 @@ void text_read(fuse_req_t req, struct text_handle *h, size_t size, off_t off);
 void log_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 	      struct fuse_file_info *fi);
 void log_read(fuse_req_t req, struct log_handle *h, size_t size, off_t off);
-void text_free(struct text_handle *h);
+void text_free(struct fsd *f, struct text_handle *h);
+/* A caller that has just opened a text which may change, and now asks for its size, means that of
+ * what it will read. -1: it has not. */
+int64_t text_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
 void log_free(struct log_handle *h);
 /*
  * An answer wakes its reader at once, who may close the file and so have the handle released by
@@ -196,7 +210,8 @@ int log_view_of(const struct ms_node *n); /* enum log_view */
 int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed,
 		 bool *ret_ended);
 
-/* ---- control.c: new, check, ctl, stdin ---------------------------------------------------------------------------------- */
+/* ---- control.c: new, check, ctl, stdin
+ * ---------------------------------------------------------------------------------- */
 
 void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 		  struct fuse_file_info *fi);
@@ -213,7 +228,8 @@ void results_set(struct results *r, uid_t uid, enum ms_view view, const char *te
 /* malloc'd copy, "" when there is none; NULL without memory. */
 char *results_get(struct results *r, uid_t uid, enum ms_view view, size_t *ret_len);
 
-/* ---- park.c, poll.c: reads that wait, and poll ------------------------------------------------ */
+/* ---- park.c, poll.c: reads that wait, and poll ------------------------------------------------
+ */
 
 struct parking *parking_new(struct fsd *f);
 /* Forgets a status handle that is polled. */
@@ -237,7 +253,9 @@ void parking_events(struct parking *p);
 /* Something may have been missed: everybody looks again. */
 void parking_look_all(struct parking *p);
 
-/* ---- feed.c --------------------------------------------------------------------------------------------------------------------- */
+/* ---- feed.c
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 struct feed *feed_start(struct fsd *f, struct sbx_error *e);
 void feed_stop(struct feed *fd); /* joins the thread; handlers may still call the rest */
@@ -246,18 +264,22 @@ void feed_free(struct feed *fd);
 void feed_watch_log(struct feed *fd, int64_t row, const char *id);
 void feed_unwatch_log(struct feed *fd, int64_t row);
 
-/* ---- kick.c ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- kick.c
+ * -----------------------------------------------------------------------------------------------------------------------
+ */
 
 enum kick_what { KICK_NEW = 1, KICK_STATUS = 2, KICK_ARTIFACTS = 4 };
 struct kicker *kicker_start(struct fsd *f, struct sbx_error *e);
 void kicker_stop(struct kicker *k);
-/* For the main thread: poll this for POLLPRI (-1: no need), and call the other when it says so. False:
- * the mount is gone, and the kicker let go of it. */
+/* For the main thread: poll this for POLLPRI (-1: no need), and call the other when it says so.
+ * False: the mount is gone, and the kicker let go of it. */
 int kicker_mounts_fd(const struct kicker *k);
 bool kicker_mounts_changed(struct kicker *k);
 void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
 
-/* ---- dir.c -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- dir.c
+ * --------------------------------------------------------------------------------------------------------------------------
+ */
 
 void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
 void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
@@ -265,7 +287,9 @@ void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *na
 int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 	      struct fuse_entry_param *ret);
 
-/* ---- real.c: trees of real files ---------------------------------------------------------------------------------------------------- */
+/* ---- real.c: trees of real files
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 struct real_nodes *real_new(void);
 void real_free(struct real_nodes *r);
@@ -281,7 +305,9 @@ void real_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t 
 /* Is this the top of a real tree (runs/<run>/artifacts) or a node in one? */
 bool is_real_dir(fuse_ino_t ino);
 
-/* ---- ops.c ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- ops.c
+ * ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 extern const struct fuse_lowlevel_ops fsd_ops;
 /* errno for a failure of the orchestrator; also remembers nothing. */

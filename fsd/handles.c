@@ -117,7 +117,7 @@ void handle_close(struct fsd *f, struct handle *h)
 	switch (h->kind) {
 	case H_TEXT:
 		parking_drop_text(f->parking, (struct text_handle *)h);
-		text_free((struct text_handle *)h);
+		text_free(f, (struct text_handle *)h);
 		break;
 	case H_LOG:
 		log_free((struct log_handle *)h);

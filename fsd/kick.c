@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * inotify for what happens behind the kernel's back. The kernel raises events for operations that go
- * through the mount, so this thread performs one that changes nothing, and the handlers know it by
- * its thread id: mkdir of a new run gives IN_CREATE, an open for writing with a truncate to the present
- * size and a close gives IN_MODIFY and IN_CLOSE_WRITE on `status`, mkdir and mknod of what was
- * captured give IN_CREATE in `artifacts`.
+ * inotify for what happens behind the kernel's back. The kernel raises events for operations that
+ * go through the mount, so this thread performs one that changes nothing, and the handlers know it
+ * by its thread id: mkdir of a new run gives IN_CREATE, an open for writing with a truncate to the
+ * present size and a close gives IN_MODIFY and IN_CLOSE_WRITE on `status`, mkdir and mknod of what
+ * was captured give IN_CREATE in `artifacts`.
  *
- * Only this thread ever uses the mount from inside, and no handler waits for it. It goes in by a copy
- * of the mount that is attached nowhere, so that it never keeps the visible one busy, and lets go of
- * the copy when the visible one is gone, for else the file system would live on. Where the kernel
- * makes no such copy (it is for root), the path is opened anew each time and checked to be our
- * mount; an umount in just that moment hears that it is busy.
+ * Only this thread ever uses the mount from inside, and no handler waits for it. It goes in by a
+ * copy of the mount that is attached nowhere, so that it never keeps the visible one busy, and lets
+ * go of the copy when the visible one is gone, for else the file system would live on. Where the
+ * kernel makes no such copy (it is for root), the path is opened anew each time and checked to be
+ * our mount; an umount in just that moment hears that it is busy.
  *
- * The thread has a table of descriptors of its own, without /dev/fuse in it. When the process is killed
- * while a kick waits for its answer, the thread cannot end before /dev/fuse is closed, and with a
- * shared table that would be never: the mount would hang for everybody.
+ * The thread has a table of descriptors of its own, without /dev/fuse in it. When the process is
+ * killed while a kick waits for its answer, the thread cannot end before /dev/fuse is closed, and
+ * with a shared table that would be never: the mount would hang for everybody.
  */
 #include "fsd/fsd_i.h"
 
@@ -36,10 +36,11 @@
 #include "base/log.h"
 
 enum {
-	KICK_NAMES = 1000, /* artifacts of one run that are announced; whoever watches lists anyway */
+	KICK_NAMES =
+		1000, /* artifacts of one run that are announced; whoever watches lists anyway */
 	KICK_AFTER_MS = 20,  /* so that what happens at once is told at once, in one go */
 	KICK_EVERY_MS = 100, /* at most ten a second for one node */
-	KICK_MAX = 4096,     /* runs that may be waiting for a kick; beyond that, watchers miss some */
+	KICK_MAX = 4096, /* runs that may be waiting for a kick; beyond that, watchers miss some */
 };
 
 struct kick {
@@ -247,7 +248,8 @@ static void announce(struct kicker *k, const struct kick *one, unsigned what)
 		kick_artifacts(k, root, one->id);
 }
 
-/* The next kick whose time has come, taken out of the list; else how long to wait. Under the lock. */
+/* The next kick whose time has come, taken out of the list; else how long to wait. Under the lock.
+ */
 static struct kick *next_kick(struct kicker *k, int64_t now, int64_t *ret_at)
 {
 	struct kick **at, *prev = NULL, *one;

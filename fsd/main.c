@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sandboxfs: the mount. This file is about the process: command line, background, mounting, signals,
- * threads, and a clean way out. */
+/* sandboxfs: the mount. This file is about the process: command line, background, mounting,
+ * signals, threads, and a clean way out. */
 #include "fsd/fsd_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -38,102 +35,8 @@ struct server {
 	bool mounted;
 };
 
-/* ---- where things are --------------------------------------------------------------------------- */
-
-static char *default_state(void)
-{
-	const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-	char *path = NULL;
-
-	if (geteuid() == 0)
-		return strdup("/var/lib/sandboxfs");
-	if (xdg && xdg[0] == '/')
-		return asprintf(&path, "%s/sandboxfs", xdg) < 0 ? NULL : path;
-	return home && asprintf(&path, "%s/.local/state/sandboxfs", home) > 0 ? path : NULL;
-}
-
-/* -o state, else the setting, else the default. */
-static int choose_state(struct fsd_options *o, struct sbx_error *e)
-{
-	struct orch_settings *st = NULL;
-	int rc;
-
-	if (o->state)
-		return 0;
-	rc = orch_settings_load(o->config, (const char *const *)o->overrides, o->n_overrides, &st,
-				e);
-	if (rc < 0)
-		return rc;
-	o->state = st->state_dir ? strdup(st->state_dir) : default_state();
-	orch_settings_free(st);
-	return o->state ? 0 :
-			  sbx_fail(e, SBX_E_INVALID_CONFIG,
-				   "no state directory: give -o state=DIR, or set HOME");
-}
-
-static bool is_below(const char *path, const char *dir)
-{
-	size_t n = strlen(dir);
-
-	return strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
-}
-
-/* Where would a path that need not exist yet end up? Its longest part that exists decides. */
-static bool leads_below(const char *path, const char *dir)
-{
-	sbx_autofree char *at = strdup(path);
-	char real[PATH_MAX], *slash;
-
-	while (at && *at) {
-		if (realpath(at, real))
-			return is_below(real, dir);
-		slash = strrchr(at, '/');
-		if (!slash)
-			break;
-		*slash = '\0';
-	}
-	return false;
-}
-
-/* A server that reads its own state through its own mount would wait for itself. */
-static int check_places(const struct fsd_options *o, struct sbx_error *e)
-{
-	if (is_below(o->state, o->mountpoint) || leads_below(o->state, o->mountpoint))
-		return sbx_fail(e, SBX_E_INVALID_CONFIG,
-				"the state directory '%s' is inside the mount point '%s'; give "
-				"another one with -o state=DIR",
-				o->state, o->mountpoint);
-	return 0;
-}
-
-static int run_quietly(const char *const argv[])
-{
-	pid_t pid = fork();
-	int status = 0;
-
-	if (pid == 0) {
-		(void)execvp(argv[0], (char *const *)(uintptr_t)argv);
-		_exit(127);
-	}
-	return pid < 0 || waitpid(pid, &status, 0) < 0 ? -1 : status;
-}
-
-/* What a killed server left: every access says "Transport endpoint is not connected", but for those
- * that the kernel answers from its cache, as it may a stat. */
-static void repair_stale_mount(const char *mountpoint)
-{
-	struct statfs st;
-
-	for (int i = 0; i < 8 && statfs(mountpoint, &st) < 0 && errno == ENOTCONN; i++) {
-		sbx_log(SBX_LOG_INFO, "unmounting what a dead server left mountpoint=%s",
-			mountpoint);
-		if (umount2(mountpoint, MNT_DETACH) < 0)
-			(void)run_quietly((const char *const[]){ "fusermount3", "-u", "-z", "-q",
-								 "--", mountpoint, NULL });
-	}
-}
-
-/* ---- server threads --------------------------------------------------------------------------------- */
+/* ---- server threads
+ * --------------------------------------------------------------------------------- */
 
 static void *serve_requests(void *arg)
 {
@@ -173,7 +76,8 @@ static int start_threads(struct server *s, struct sbx_error *e)
 	return 0;
 }
 
-/* A thread may be between its look at the flag and its read: the signal is sent until it has gone. */
+/* A thread may be between its look at the flag and its read: the signal is sent until it has gone.
+ */
 static void stop_threads(struct server *s)
 {
 	fuse_session_exit(s->fsd.se);
@@ -193,7 +97,8 @@ static void stop_threads(struct server *s)
 	s->n_threads = 0;
 }
 
-/* ---- mounting -------------------------------------------------------------------------------------------- */
+/* ---- mounting
+ * -------------------------------------------------------------------------------------------- */
 
 /* From here on nobody reads our standard error: lines go to a file in the state directory. */
 static void leave_terminal(const struct fsd_options *o)
@@ -268,10 +173,11 @@ static int make_session(struct server *s, const struct fsd_options *o, struct sb
 	if (!f->se)
 		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "libfuse refuses the mount options");
 	if (fuse_session_mount(f->se, o->mountpoint) != 0)
-		return sbx_fail(e, SBX_E_INTERNAL,
-				"cannot mount on '%s': is /dev/fuse there, may this user mount, and "
-				"is user_allow_other in /etc/fuse.conf for -o allow_other?",
-				o->mountpoint);
+		return sbx_fail(
+			e, SBX_E_INTERNAL,
+			"cannot mount on '%s': is /dev/fuse there, may this user mount, and "
+			"is user_allow_other in /etc/fuse.conf for -o allow_other?",
+			o->mountpoint);
 	s->mounted = true;
 	return 0;
 }
@@ -327,6 +233,14 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	return rc == 0 ? orch_start(f->orch, e) : rc;
 }
 
+/* libfuse then unmounts nothing, whatever is at the path by now, and only frees what it keeps. */
+static bool is_disconnected(struct fuse_session *se)
+{
+	struct pollfd p = { .fd = se ? fuse_session_fd(se) : -1, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
+}
+
 /* The feed first, which tells the kicker; then the kicker, which uses the mount; then the servers;
  * then the reads that are parked; then the open files. */
 static void stop(struct server *s)
@@ -344,11 +258,10 @@ static void stop(struct server *s)
 	parking_free(f->parking);
 	free(f->holders);
 	pthread_mutex_destroy(&f->handles_lock);
-	if (s->mounted) {
+	if (s->mounted || is_disconnected(f->se))
 		fuse_session_unmount(f->se);
-		/* After an abort libfuse takes it for unmounted. */
-		repair_stale_mount(f->mountpoint);
-	}
+	if (s->mounted) /* after an abort libfuse takes it for unmounted */
+		fsd_repair_mount(f->mountpoint);
 	if (f->se)
 		fuse_session_destroy(f->se);
 	orch_close(f->orch);
@@ -356,7 +269,8 @@ static void stop(struct server *s)
 	real_free(f->real);
 }
 
-/* ---- the main thread: signals ------------------------------------------------------------------------------- */
+/* ---- the main thread: signals
+ * ------------------------------------------------------------------------------- */
 
 static void reload(struct fsd *f)
 {
@@ -382,7 +296,8 @@ static void wait_for_end(struct server *s, int signals)
 		if (p[1].revents)
 			return;
 		if (p[2].revents && !kicker_mounts_changed(s->fsd.kicker)) {
-			/* Somebody unmounted us; what is there from now on is not ours to unmount. */
+			/* Somebody unmounted us; what is there from now on is not ours to unmount.
+			 */
 			p[2].fd = -1;
 			s->mounted = false;
 		}
@@ -422,9 +337,12 @@ static int serve(const struct fsd_options *o, struct sbx_error *e)
 	return rc;
 }
 
-/* ---- background ------------------------------------------------------------------------------------------------- */
+/* ---- background
+ * -------------------------------------------------------------------------------------------------
+ */
 
-/* The parent waits until the mount is ready; what the child prints until then is the user's to see. */
+/* The parent waits until the mount is ready; what the child prints until then is the user's to see.
+ */
 static int wait_for_child(pid_t pid, int fd)
 {
 	char c;
@@ -465,8 +383,8 @@ static int mount_and_serve(const struct fsd_options *o)
 	int p[2];
 	pid_t pid;
 
-	repair_stale_mount(o->mountpoint);
-	if (check_places(o, &e) < 0)
+	fsd_repair_mount(o->mountpoint);
+	if (fsd_check_places(o, &e) < 0)
 		return exit_code(-1, &e);
 	if (o->foreground)
 		return exit_code(serve(o, &e), &e);
@@ -486,7 +404,9 @@ static int mount_and_serve(const struct fsd_options *o)
 	return exit_code(serve(o, &e), &e);
 }
 
-/* ---- the other modes -------------------------------------------------------------------------------------------------- */
+/* ---- the other modes
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static int check(const struct fsd_options *o)
 {
@@ -543,13 +463,13 @@ static int run_mode(struct fsd_options *o)
 	case FSD_MOUNT:
 		break;
 	}
-	if (choose_state(o, &e) < 0)
+	if (fsd_choose_state(o, &e) < 0)
 		return exit_code(-1, &e);
 	return o->mode == FSD_CHECK ? check(o) : mount_and_serve(o);
 }
 
-/* What the starter ignored or blocked (nohup, a careless manager of services) must not decide whether
- * we can be stopped. */
+/* What the starter ignored or blocked (nohup, a careless manager of services) must not decide
+ * whether we can be stopped. */
 static void default_signals(void)
 {
 	struct sigaction dfl = { .sa_handler = SIG_DFL };

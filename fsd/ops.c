@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requests of the kernel, each sent to the file that knows the kind of node. Every handler answers
- * exactly once, or parks. */
+/* The requests of the kernel, each sent to the file that knows the kind of node. Every handler
+ * answers exactly once, or parks. */
 #include "fsd/fsd_i.h"
 
 #include <errno.h>
@@ -19,8 +19,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct fsd *f = userdata;
 
-	/* Requests are small but for a large spec: reading them into memory is simplest, while answers
-	 * are spliced from the file. */
+	/* Requests are small but for a large spec: reading them into memory is simplest, while
+	 * answers are spliced from the file. */
 	conn->want &= ~(unsigned)FUSE_CAP_SPLICE_READ;
 	conn->want |= conn->capable & (FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE |
 				       FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
@@ -83,9 +83,9 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
 		       struct fuse_file_info *fi)
 {
 	const struct ms_node *n = ino & INO_REAL ? NULL : ms_node(ino_node(ino));
-	bool harmless = !(to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME |
-				     FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_ATIME |
-				     FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_CTIME));
+	bool harmless =
+		!(to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
+			     FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_CTIME));
 
 	(void)attr;
 	(void)fi;
@@ -325,7 +325,8 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		fuse_reply_lseek(req, whence == SEEK_HOLE ? st.st_size : off);
 }
 
-/* The tree is not for making or removing things: EPERM, and never ENOSYS, so that tools say it well. */
+/* The tree is not for making or removing things: EPERM, and never ENOSYS, so that tools say it
+ * well. */
 static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
 {
 	(void)mode, (void)rdev;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line: `sandboxfs [-f] [-d] [-o opts] [SOURCE] MOUNTPOINT`, as mount(8) also calls it. */
+/* The command line: `sandboxfs [-f] [-d] [-o opts] [SOURCE] MOUNTPOINT`, as mount(8) also calls it.
+ */
 #include "fsd/options.h"
 
 #include <errno.h>
@@ -16,11 +17,13 @@
 
 const char fsd_usage[] =
 	"usage: sandboxfs [-f] [-d] [-o OPTION[,OPTION...]] MOUNTPOINT\n"
-	"       sandboxfs --check [--json]      try what this host can isolate with, and say why not\n"
+	"       sandboxfs --check [--json]      try what this host can isolate with, and say why "
+	"not\n"
 	"       sandboxfs --print-config        every setting, its value and where it came from\n"
 	"       sandboxfs --version | --help\n"
 	"\n"
-	"  -f            stay in the foreground; without it the command returns once the mount is ready\n"
+	"  -f            stay in the foreground; without it the command returns once the mount is "
+	"ready\n"
 	"  -d            debug: print every request of the kernel (implies -f)\n"
 	"  -o state=DIR  where runs and the database are kept (default /var/lib/sandboxfs,\n"
 	"                or $XDG_STATE_HOME/sandboxfs for an ordinary user)\n"
@@ -33,15 +36,27 @@ const char fsd_usage[] =
 	"Unmount with: fusermount3 -u MOUNTPOINT (or umount). Runs outlive the mount.\n";
 
 /* Options that go to libfuse and the kernel as they are (mount.fuse3(8)). */
-static const char *const fuse_words[] = { "allow_other", "allow_root",	"ro",	  "rw",	   "nosuid",
-					  "nodev",	 "noexec",	"exec",	  "suid",  "dev",
-					  "async",	 "sync",	"noatime", "atime", "dirsync",
-					  "auto_unmount", "default_permissions" };
+static const char *const fuse_words[] = { "allow_other",
+					  "allow_root",
+					  "ro",
+					  "rw",
+					  "nosuid",
+					  "nodev",
+					  "noexec",
+					  "exec",
+					  "suid",
+					  "dev",
+					  "async",
+					  "sync",
+					  "noatime",
+					  "atime",
+					  "dirsync",
+					  "auto_unmount",
+					  "default_permissions" };
 static const char *const fuse_prefixes[] = { "fsname=", "subtype=", "max_read=" };
 /* Words that mount(8) and fstab pass on and that mean nothing to a mount that exists. */
-static const char *const ignored[] = { "defaults", "auto",  "noauto",	    "user",
-				       "nouser",   "users", "nofail",	    "_netdev",
-				       "x-systemd" };
+static const char *const ignored[] = { "defaults", "auto",   "noauto",	"user",	    "nouser",
+				       "users",	   "nofail", "_netdev", "x-systemd" };
 
 void fsd_options_clear(struct fsd_options *o)
 {

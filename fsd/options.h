@@ -26,4 +26,13 @@ int fsd_options_parse(int argc, char **argv, struct fsd_options *ret, struct sbx
 void fsd_options_clear(struct fsd_options *o);
 extern const char fsd_usage[];
 
+/* ---- places.c ---- */
+
+/* o->state: as given, else the setting, else the default. INVALID_CONFIG. */
+int fsd_choose_state(struct fsd_options *o, struct sbx_error *e);
+/* A server that reads its own state through its own mount would wait for itself: INVALID_CONFIG. */
+int fsd_check_places(const struct fsd_options *o, struct sbx_error *e);
+/* Unmounts what a killed server left there. */
+void fsd_repair_mount(const char *mountpoint);
+
 #endif

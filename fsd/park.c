@@ -95,7 +95,8 @@ void parking_free(struct parking *p)
 	free(p);
 }
 
-/* ---- what a read gives now ------------------------------------------------------------------------ */
+/* ---- what a read gives now
+ * ------------------------------------------------------------------------ */
 
 /* GOT_ERROR: what there is could not be told, which is not the same as the end. */
 enum got { GOT_NOTHING, GOT_DATA, GOT_END, GOT_ERROR };
@@ -150,8 +151,8 @@ static enum got stream_now(struct fsd *f, struct stream_handle *h, size_t size, 
 	if (log_reader_ended(h->log))
 		return GOT_END;
 	idle_us = sbx_now_us() - key.changed_us;
-	/* Terminal and without an end frame: it comes within moments, since it is written behind the
-	 * row; or who ended the run died in between, or had no room on the disk for it. */
+	/* Terminal and without an end frame: it comes within moments, since it is written behind
+	 * the row; or who ended the run died in between, or had no room on the disk for it. */
 	if (!over || idle_us < (log_reader_frames(h->log) == 0 ? 2 : 30) * SBX_SECOND_US)
 		return GOT_NOTHING;
 	return GOT_END;
@@ -161,8 +162,8 @@ static void event_line(const struct store_change *c, struct sbx_buf *out)
 {
 	char when[SBX_TIME_TEXT];
 
-	sbx_buf_printf(out, "{\"seq\":%" PRId64 ",\"ts\":\"%s\",\"kind\":\"%s\",\"id\":\"%s\",", c->seq,
-		       sbx_time_format(c->at_us, when), c->kind, c->id);
+	sbx_buf_printf(out, "{\"seq\":%" PRId64 ",\"ts\":\"%s\",\"kind\":\"%s\",\"id\":\"%s\",",
+		       c->seq, sbx_time_format(c->at_us, when), c->kind, c->id);
 	sbx_buf_printf(out, "\"what\":\"%s\",\"phase\":", c->what);
 	sbx_buf_json_strz(out, c->phase[0] ? c->phase : NULL);
 	sbx_buf_puts(out, ",\"user\":");
@@ -246,7 +247,8 @@ static enum got look(struct fsd *f, struct stream_handle *h, size_t size, struct
 	return g;
 }
 
-/* ---- parking ------------------------------------------------------------------------------------------- */
+/* ---- parking
+ * ------------------------------------------------------------------------------------------- */
 
 static void interrupted(fuse_req_t req, void *data)
 {
@@ -354,13 +356,14 @@ static void wake(struct parking *p, int64_t row, enum ms_view a, enum ms_view b)
 
 		ready = w->row_next;
 		free(w);
-		/* Out of the table, an interrupt finds nothing: we alone answer. If it came meanwhile,
-		 * libfuse calls the function again as soon as park() sets it. */
+		/* Out of the table, an interrupt finds nothing: we alone answer. If it came
+		 * meanwhile, libfuse calls the function again as soon as park() sets it. */
 		park(p->f, now.req, now.h, now.size);
 	}
 }
 
-/* ---- handlers -------------------------------------------------------------------------------------------- */
+/* ---- handlers
+ * -------------------------------------------------------------------------------------------- */
 
 static int open_stream(struct fsd *f, struct stream_handle *h, struct sbx_error *e)
 {

@@ -24,7 +24,7 @@ struct stream_handle {
 	bool watching;
 	struct sbx_buf rest; /* of a line that did not fit the reader's buffer */
 	size_t rest_off;
-	struct fuse_pollhandle *poll; /* owned, under parking->lock */
+	struct fuse_pollhandle *poll;	   /* owned, under parking->lock */
 	struct stream_handle *prev, *next; /* all stream handles, under parking->lock */
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trees of real files: the artifacts of a run. The kernel's numbers for them are slots of a table that
- * holds (row, path); a slot lives as long as the kernel remembers it. Files are opened below the run's
- * directory without following a link, and handed to the kernel by splice.
+ * Trees of real files: the artifacts of a run. The kernel's numbers for them are slots of a table
+ * that holds (row, path); a slot lives as long as the kernel remembers it. Files are opened below
+ * the run's directory without following a link, and handed to the kernel by splice.
  */
 #include "fsd/fsd_i.h"
 
@@ -17,9 +17,9 @@
 #include "base/fs.h"
 
 struct real_node {
-	struct real_node *next;	     /* in the bucket of its number */
+	struct real_node *next;	      /* in the bucket of its number */
 	struct real_node *place_next; /* in the bucket of its place */
-	uint64_t number;	/* INO_REAL | counter */
+	uint64_t number;	      /* INO_REAL | counter */
 	int64_t row;
 	char id[37];
 	uint64_t nlookup;
@@ -256,7 +256,8 @@ int real_attr(struct fsd *f, fuse_ino_t ino, struct stat *st)
 	return 0;
 }
 
-/* ---- files ---------------------------------------------------------------------------------------- */
+/* ---- files
+ * ---------------------------------------------------------------------------------------- */
 
 struct real_handle {
 	struct handle h;
@@ -337,7 +338,8 @@ void real_release(struct handle *base)
 	free(h);
 }
 
-/* ---- folders ---------------------------------------------------------------------------------------- */
+/* ---- folders
+ * ---------------------------------------------------------------------------------------- */
 
 void real_opendir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
@@ -368,8 +370,8 @@ void real_opendir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_fil
 	handle_opened(f, req, fi, &h->h);
 }
 
-/* Adds what readdir gives until the buffer is full. The "plus" entries carry no node (number 0), which
- * tells the kernel to look up what it wants to know. */
+/* Adds what readdir gives until the buffer is full. The "plus" entries carry no node (number 0),
+ * which tells the kernel to look up what it wants to know. */
 static size_t fill(fuse_req_t req, struct real_handle *h, char *buf, size_t size, off_t off,
 		   bool plus)
 {
@@ -386,8 +388,10 @@ static size_t fill(fuse_req_t req, struct real_handle *h, char *buf, size_t size
 
 		if (d->d_type != DT_REG && d->d_type != DT_DIR)
 			continue;
-		n = plus ? fuse_add_direntry_plus(req, buf + len, size - len, d->d_name, &e, d->d_off) :
-			   fuse_add_direntry(req, buf + len, size - len, d->d_name, &e.attr, d->d_off);
+		n = plus ? fuse_add_direntry_plus(req, buf + len, size - len, d->d_name, &e,
+						  d->d_off)
+			 : fuse_add_direntry(req, buf + len, size - len, d->d_name, &e.attr,
+					     d->d_off);
 		if (n > size - len)
 			break;
 		len += n;

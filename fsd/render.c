@@ -25,8 +25,7 @@ static int v_readme(struct view_ctx *c)
 static int last(struct view_ctx *c, enum ms_view view)
 {
 	size_t len;
-	sbx_autofree char *text =
-		results_get(c->f->results, fuse_req_ctx(c->req)->uid, view, &len);
+	sbx_autofree char *text = results_get(c->f->results, fuse_req_ctx(c->req)->uid, view, &len);
 
 	if (text)
 		sbx_buf_add(c->out, text, len);
@@ -102,8 +101,8 @@ static int v_runtime(struct view_ctx *c)
 {
 	const struct rt_known *k = rt_known_at((size_t)ino_row(c->ino) - 1);
 
-	return k ? orch_view_runtime(c->f->orch, k->name, c->out, c->e) :
-		   sbx_fail(c->e, SBX_E_NOT_FOUND, "no such runtime");
+	return k ? orch_view_runtime(c->f->orch, k->name, c->out, c->e)
+		 : sbx_fail(c->e, SBX_E_NOT_FOUND, "no such runtime");
 }
 
 #define PLAIN_VIEW(fn, call)                                                                       \

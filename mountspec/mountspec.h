@@ -14,21 +14,21 @@
 #include "base/error.h"
 
 enum {
-	MS_DOC_MAX = 16 << 20,      /* bytes in one document */
-	MS_ENV_MAX = 1 << 20,       /* bytes of all env names and values with their '=' and NUL */
-	MS_ARG_MAX = 128 << 10,     /* bytes in one argument; the kernel's MAX_ARG_STRLEN */
-	MS_ARGS_MAX = 4096,         /* arguments */
-	MS_FILES_MAX = 1000,        /* inline files */
-	MS_PATTERNS_MAX = 256,      /* capture patterns */
-	MS_KEY_MAX = 255,           /* bytes in an idempotency key */
-	MS_LABELS_MAX = 64,         /* labels */
-	MS_NAME_MAX = 120,          /* bytes in a name, a label key or value */
+	MS_DOC_MAX = 16 << 20,	/* bytes in one document */
+	MS_ENV_MAX = 1 << 20,	/* bytes of all env names and values with their '=' and NUL */
+	MS_ARG_MAX = 128 << 10, /* bytes in one argument; the kernel's MAX_ARG_STRLEN */
+	MS_ARGS_MAX = 4096,	/* arguments */
+	MS_FILES_MAX = 1000,	/* inline files */
+	MS_PATTERNS_MAX = 256,	/* capture patterns */
+	MS_KEY_MAX = 255,	/* bytes in an idempotency key */
+	MS_LABELS_MAX = 64,	/* labels */
+	MS_NAME_MAX = 120,	/* bytes in a name, a label key or value */
 };
 
 enum ms_type {
 	MS_STRING = 1,
-	MS_ENUM,    /* a string out of a list */
-	MS_INT,     /* a whole number, also written 1e3 */
+	MS_ENUM, /* a string out of a list */
+	MS_INT,	 /* a whole number, also written 1e3 */
 	MS_NUMBER,
 	MS_BOOL,
 	MS_STRINGS, /* array of strings */
@@ -51,15 +51,15 @@ _Static_assert(MS_F__COUNT <= 64, "struct ms_run_spec.present has one bit per fi
 struct ms_field_info {
 	const char *name; /* path with dots: "resources.cpu" */
 	enum ms_type type;
-	const char *unit;       /* "s", "MiB", "bytes", "" */
-	double min, max;        /* of numbers; min of MS_NUMBER is excluded; 2^63: no maximum */
-	size_t bytes;           /* most bytes in one string, or in a key or value; 0: no limit */
-	size_t entries;         /* most entries of a list or map; 0: no limit of its own */
-	const char *def;        /* the default as JSON text, "null" when there is none */
-	const char *choices;    /* MS_ENUM: the words, separated by one space */
-	const char *since;      /* "1.0", "1.1", or "+" for our own */
-	bool inherit;           /* a run takes it from its session when the key is absent */
-	const char *doc;        /* one line */
+	const char *unit;    /* "s", "MiB", "bytes", "" */
+	double min, max;     /* of numbers; min of MS_NUMBER is excluded; 2^63: no maximum */
+	size_t bytes;	     /* most bytes in one string, or in a key or value; 0: no limit */
+	size_t entries;	     /* most entries of a list or map; 0: no limit of its own */
+	const char *def;     /* the default as JSON text, "null" when there is none */
+	const char *choices; /* MS_ENUM: the words, separated by one space */
+	const char *since;   /* "1.0", "1.1", or "+" for our own */
+	bool inherit;	     /* a run takes it from its session when the key is absent */
+	const char *doc;     /* one line */
 };
 const struct ms_field_info *ms_field_info(enum ms_field f); /* NULL for MS_F_NONE and beyond */
 
@@ -111,11 +111,11 @@ SBX_DEFINE_AUTO(struct ms_run_spec, ms_run_free)
 #define ms_autorun SBX_AUTO(ms_run_freep)
 
 struct ms_options {
-	bool refuse_unknown;        /* the mount does, the API does not */
-	const char *versions;       /* comma separated spec versions; NULL: "1.0,1.1" */
-	const char *default_image;  /* used when neither base_image nor session_id is given; NULL: that
-				       is INVALID_SPEC, as in the reference */
-	bool stored;                /* text from our own store: no checks of meaning, only of form */
+	bool refuse_unknown;	   /* the mount does, the API does not */
+	const char *versions;	   /* comma separated spec versions; NULL: "1.0,1.1" */
+	const char *default_image; /* used when neither base_image nor session_id is given; NULL:
+				      that is INVALID_SPEC, as in the reference */
+	bool stored;		   /* text from our own store: no checks of meaning, only of form */
 };
 
 /*
@@ -127,8 +127,9 @@ struct ms_options {
  */
 int ms_run_parse(const char *text, size_t len, const struct ms_options *opts,
 		 struct ms_run_spec **ret, struct sbx_error *e);
-/* A text that begins with "#!": it becomes the file `script` (mode 0755 is given by the runner), the
- * command is the interpreter, its one optional argument as the kernel splits it, and "script". */
+/* A text that begins with "#!": it becomes the file `script` (mode 0755 is given by the runner),
+ * the command is the interpreter, its one optional argument as the kernel splits it, and "script".
+ */
 int ms_run_from_script(const char *text, size_t len, const struct ms_options *opts,
 		       struct ms_run_spec **ret, struct sbx_error *e);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs that live only as long as a client's handle. The door that holds the handle ends them when it
- * closes; if the door itself dies the kernel closes the handle without telling anybody. So each
+ * Runs that live only as long as a client's handle. The door that holds the handle ends them when
+ * it closes; if the door itself dies the kernel closes the handle without telling anybody. So each
  * such run has a file <state>/bound/<run id> that names the door's process, written before the run
  * exists; the next door to start ends the runs of dead ones.
  */
@@ -39,8 +39,8 @@ int bound_add(struct orch *o, const char *id, struct sbx_error *e)
 				      "cannot note the run's handle");
 	r = sbx_replace_file(dir, id, owner, strlen(owner), 0600);
 	return r < 0 ? sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -r,
-				      "cannot note the run's handle") :
-		       0;
+				      "cannot note the run's handle")
+		     : 0;
 }
 
 void bound_drop(struct orch *o, const char *id)

@@ -125,8 +125,8 @@ static int signal_number(const char *name)
 	return 0;
 }
 
-/* Appends to a file of the run, all or nothing, up to max bytes of file. Under a lock, so that writers
- * on every door keep the limit together. */
+/* Appends to a file of the run, all or nothing, up to max bytes of file. Under a lock, so that
+ * writers on every door keep the limit together. */
 static int append(int fd, const char *file, const void *data, size_t len, int64_t max,
 		  struct sbx_error *e)
 {
@@ -134,8 +134,8 @@ static int append(int fd, const char *file, const void *data, size_t len, int64_
 	ssize_t n;
 
 	if (flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot lock %s of the run",
-				      file);
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
+				      "cannot lock %s of the run", file);
 	if ((uint64_t)st.st_size + len > (uint64_t)max)
 		return sbx_fail(e, SBX_E_WORKSPACE_CAP,
 				"%s: %lld bytes were given already, the limit is %lld", file,
@@ -239,9 +239,9 @@ static int stdin_limits(struct orch *o, const struct store_run *r, int64_t *max_
 		rc = ms_run_parse(text, strlen(text), &opts, &spec, e);
 	if (rc < 0)
 		return rc;
-	*max_total = spec->stdin_max_bytes >= 0 && spec->stdin_max_bytes < most ?
-			     spec->stdin_max_bytes :
-			     most;
+	*max_total = spec->stdin_max_bytes >= 0 && spec->stdin_max_bytes < most
+			     ? spec->stdin_max_bytes
+			     : most;
 	*max_frame = spec->stdin_max_frame_bytes;
 	return 0;
 }

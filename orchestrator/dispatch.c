@@ -44,7 +44,8 @@ static bool may_have_executed(struct orch *o, const struct store_run *r)
 
 	if (r->phase == STORE_RUNNING)
 		return true;
-	/* The claim was made durable, the frame was not: after a power cut its absence tells nothing. */
+	/* The claim was made durable, the frame was not: after a power cut its absence tells
+	 * nothing. */
 	if (r->claim_boot && strcmp(r->claim_boot, sbx_boot_id()) != 0)
 		return true;
 	dir = store_run_dir(o->store, r->id, false, NULL);
@@ -293,13 +294,13 @@ static int64_t least(int64_t a, int64_t b)
 /* When something that waits for nobody is next to be done, boot clock. */
 struct agenda {
 	int64_t queue_at, lease_at;
-	int64_t woken_at; /* when the timer was to wake us */
+	int64_t woken_at;   /* when the timer was to wake us */
 	int64_t hold_until; /* no lease is judged before */
 };
 
 /*
- * After a suspend, or while the store could not be written, nobody could renew: the leases that ran out
- * meanwhile say nothing. Their holders get half a lease to come forward.
+ * After a suspend, or while the store could not be written, nobody could renew: the leases that ran
+ * out meanwhile say nothing. Their holders get half a lease to come forward.
  */
 static void mind_the_gap(struct orch *o, struct agenda *a, int64_t now, bool failed)
 {
@@ -353,7 +354,6 @@ static int64_t look(struct orch *o, struct agenda *a)
 	now = least(least(a->queue_at, a->lease_at), pool_next_us(o->pool));
 	return now == INT64_MAX ? now : now + 1;
 }
-
 
 static int loop_open(struct orch *o, struct dispatch_loop *l, struct sbx_error *e)
 {

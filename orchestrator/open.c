@@ -153,8 +153,8 @@ static struct orch_preflights *try_runtimes(struct orch *o, struct sbx_error *e)
 	(void)waitpid(pid, &status, 0);
 	if (orch_preflights_parse(out.len ? out.data : "", &p, e) == 0)
 		return p;
-	/* At a reload the old findings stay. At start no answer is an answer: nothing is available, and
-	 * discovery says so. */
+	/* At a reload the old findings stay. At start no answer is an answer: nothing is available,
+	 * and discovery says so. */
 	if (orch_config(o))
 		return NULL;
 	sbx_error_clear(e);
@@ -345,8 +345,7 @@ void orch_principal_uid(struct orch *o, uid_t uid, const char *door, struct orch
 	if (!last.valid || last.uid != uid) {
 		/* A directory service that is down is not remembered as "no such user". */
 		last.valid = getpwuid_r(uid, &pw, room, sizeof(room), &found) == 0;
-		if (last.valid && found &&
-		    strlen(pw.pw_name) < sizeof(last.user))
+		if (last.valid && found && strlen(pw.pw_name) < sizeof(last.user))
 			(void)snprintf(last.user, sizeof(last.user), "%s", pw.pw_name);
 		else
 			(void)snprintf(last.user, sizeof(last.user), "uid:%u", (unsigned)uid);

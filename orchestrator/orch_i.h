@@ -19,7 +19,7 @@ struct pool;
 /* One reading of the configuration. Old ones are kept until orch_close, so that what other threads
  * have borrowed stays valid; a reload is a human's act, so the list stays short. */
 struct orch_config {
-	struct orch_settings *settings;     /* owned */
+	struct orch_settings *settings;	    /* owned */
 	struct orch_preflights *preflights; /* owned */
 	char policy_hash[17];
 	struct orch_config *older; /* owned */
@@ -45,9 +45,10 @@ struct orch {
 	} loop;
 	pthread_mutex_t janitor_lock;
 	pthread_cond_t janitor_wake; /* CLOCK_MONOTONIC */
-	int wake_fd; /* eventfd: something for the dispatcher to look at */
+	int wake_fd;		     /* eventfd: something for the dispatcher to look at */
 	atomic_bool stop;
-	int64_t mended_seq; /* janitor: the ends up to this change have their frames; 0: not looked */
+	int64_t mended_seq; /* janitor: the ends up to this change have their frames; 0: not looked
+			     */
 
 	/* Since this process began; the rest of the metrics comes from the store. */
 	atomic_llong queue_full, queue_expired, refused, replayed;

@@ -22,9 +22,9 @@ struct orch;
 
 /* Who asks. Made by the door, never by the client. */
 struct orch_principal {
-	char user[64];    /* login name; the same person has the same name on both doors */
-	int64_t uid;      /* owner of the run's nodes on the mount; -1 when there is none */
-	bool admin;       /* sees everybody's */
+	char user[64];	  /* login name; the same person has the same name on both doors */
+	int64_t uid;	  /* owner of the run's nodes on the mount; -1 when there is none */
+	bool admin;	  /* sees everybody's */
 	const char *door; /* "fs", "api", "local"; a static string */
 };
 /* The principal of a local uid: its login name ("uid:N" when it has none), admin when it is 0 or
@@ -34,14 +34,14 @@ void orch_principal_uid(struct orch *o, uid_t uid, const char *door, struct orch
 /* ---- life of the orchestrator ------------------------------------------------------- */
 
 struct orch_options {
-	const char *state_dir;   /* absolute */
+	const char *state_dir;	 /* absolute */
 	const char *config_path; /* as given on the command line; NULL: the default one */
 	const char *const *overrides;
 	size_t n_overrides;
-	const char *runner;     /* path of sandbox-runner; NULL: beside this program, else libexec */
+	const char *runner; /* path of sandbox-runner; NULL: beside this program, else libexec */
 	const char *mountpoint; /* must not be seen in sandboxes; NULL: none */
-	const char *door;       /* name in log lines and the audit */
-	int workers;            /* runs at once by this door; 0: submit and show only; -1: settings */
+	const char *door;	/* name in log lines and the audit */
+	int workers; /* runs at once by this door; 0: submit and show only; -1: settings */
 };
 
 /* Opens the store, reads settings, tries the runtimes (a few tens of milliseconds). Takes no
@@ -65,15 +65,15 @@ struct orch_request {
 	size_t len;
 	bool script_allowed;
 	bool refuse_unknown;
-	bool default_image;          /* base_image may be left out */
+	bool default_image;	     /* base_image may be left out */
 	const char *idempotency_key; /* from a header; NULL: the document's own, if any */
 };
 struct orch_submitted {
 	char id[37];
 	int64_t row;
 	enum store_phase phase;
-	bool replayed;     /* an idempotency key named an earlier run */
-	bool bound;        /* "lifetime":"handle": the door cancels it when its handle closes */
+	bool replayed; /* an idempotency key named an earlier run */
+	bool bound;    /* "lifetime":"handle": the door cancels it when its handle closes */
 	int64_t resume_from_seq;
 };
 /* Durable when it returns. INVALID_*, POLICY_UNSUPPORTED, RUNTIME_UNAVAILABLE, QUEUE_FULL,
@@ -99,8 +99,8 @@ int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id,
 		 size_t len, struct sbx_error *e);
 /* Bytes for the command's stdin; all or nothing. NOT_INTERACTIVE, RUN_ENDED, WORKSPACE_CAP (its
  * total is reached), SPEC_TOO_LARGE (one frame is over stdin_max_frame_bytes). */
-int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *id,
-		   const void *data, size_t len, struct sbx_error *e);
+int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *id, const void *data,
+		   size_t len, struct sbx_error *e);
 
 /* ---- what readable things say: the same bytes on both doors ------------------------------ */
 

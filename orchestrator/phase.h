@@ -13,7 +13,7 @@
 /* How a run ended. Strings borrowed. */
 struct orch_outcome {
 	enum store_phase phase; /* a terminal one */
-	const char *reason;     /* taxonomy code */
+	const char *reason;	/* taxonomy code */
 	const char *message;
 	bool has_exit_code;
 	int exit_code;

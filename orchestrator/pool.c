@@ -43,7 +43,8 @@ struct pool_runner {
 	bool dead; /* seen to have ended, not yet removed */
 	pid_t pid;
 	int fd; /* SOCK_SEQPACKET, non-blocking, owned */
-	const struct orch_config *config; /* that it was started with; compared, never looked into */
+	const struct orch_config
+		*config; /* that it was started with; compared, never looked into */
 	char owner[192];
 	char run_id[37]; /* while BUSY */
 	int64_t generation;
@@ -54,10 +55,10 @@ struct pool {
 	int epoll; /* owned */
 	pthread_mutex_t lock;
 	struct pool_runner *runners; /* owns */
-	int failures;	       /* runners in a row that died before they were ready */
-	int64_t failed_us;     /* when the last of them was started, boot clock */
-	int64_t dismiss_at_us; /* when some of the idle may go; INT64_MAX: none */
-	int64_t calm_since_us; /* since then nothing waits and more than the reserve idle */
+	int failures;		     /* runners in a row that died before they were ready */
+	int64_t failed_us;	     /* when the last of them was started, boot clock */
+	int64_t dismiss_at_us;	     /* when some of the idle may go; INT64_MAX: none */
+	int64_t calm_since_us;	     /* since then nothing waits and more than the reserve idle */
 };
 
 enum { POOL_MAX_FAILURES = 8 };

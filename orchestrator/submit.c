@@ -111,7 +111,8 @@ static int apply_policy(struct orch *o, struct ms_run_spec *spec, struct orch_ef
 	sbx_autofree char *path = NULL;
 	int rc = orch_policy_apply(c->settings, c->preflights, spec, eff, e);
 
-	return rc < 0 ? rc : orch_image_resolve(c->settings, o->state_dir, eff->base_image, &path, e);
+	return rc < 0 ? rc
+		      : orch_image_resolve(c->settings, o->state_dir, eff->base_image, &path, e);
 }
 
 static int prepare(struct orch *o, const struct orch_principal *p, const struct orch_request *rq,

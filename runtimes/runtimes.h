@@ -28,12 +28,12 @@ enum rt_network { RT_NET_DENY_ALL = 1, RT_NET_ALLOWLIST };
 
 /* Facts about the host and the operator's wishes, the same for every run. All borrowed. */
 struct rt_host {
-	const char *state_dir;  /* must never be visible in a sandbox */
+	const char *state_dir;	/* must never be visible in a sandbox */
 	const char *mountpoint; /* nor this; NULL when there is none */
-	uint32_t uid_base;      /* root only: sandbox uids are uid_base + slot, slot < uid_range */
+	uint32_t uid_base;	/* root only: sandbox uids are uid_base + slot, slot < uid_range */
 	uint32_t uid_range;
 	const char *cgroup_root; /* where our leaves go; NULL: <own cgroup>/sandboxfs */
-	bool landlock;           /* use it where the kernel has it (default); false only by setting */
+	bool landlock; /* use it where the kernel has it (default); false only by setting */
 };
 
 struct rt_file {
@@ -45,11 +45,11 @@ struct rt_file {
 
 struct rt_limits {
 	int64_t memory_bytes; /* of all processes together, swap included */
-	int64_t pids;         /* processes and threads of the command's tree, our init not counted */
+	int64_t pids; /* processes and threads of the command's tree, our init not counted */
 	int64_t nofile;
 	int64_t workspace_bytes, workspace_inodes; /* of /workspace */
-	int64_t tmp_bytes;                         /* of /tmp and /dev/shm, each */
-	double cpu;                                /* cores */
+	int64_t tmp_bytes;			   /* of /tmp and /dev/shm, each */
+	double cpu;				   /* cores */
 	bool strict; /* fail prepare() unless memory and pids hold for the tree as a whole (cgroup);
 			otherwise per-process limits stand in where there is no cgroup */
 };
@@ -58,9 +58,9 @@ struct rt_plan {
 	const char *run_id; /* for labels */
 	int64_t generation;
 	const char *image_path; /* host directory with the root file system; NULL: image "host" */
-	char *const *argv;      /* NULL-terminated, at least one */
-	char *const *envp;      /* NULL-terminated NAME=value, complete */
-	const char *cwd;        /* absolute, inside; made when it is below /workspace and missing */
+	char *const *argv;	/* NULL-terminated, at least one */
+	char *const *envp;	/* NULL-terminated NAME=value, complete */
+	const char *cwd;	/* absolute, inside; made when it is below /workspace and missing */
 	const struct rt_file *files;
 	size_t n_files;
 	struct rt_limits limits;
@@ -73,26 +73,26 @@ struct rt_plan {
 
 struct rt_fds {
 	int out, err;  /* read ends, non-blocking */
-	int in;        /* write end, non-blocking; -1 without stdin_open */
+	int in;	       /* write end, non-blocking; -1 without stdin_open */
 	int exit;      /* readable when reap() has something to say */
 	int workspace; /* O_RDONLY directory of the workspace, usable after the sandbox is dead; -1
 			  when the driver has none */
 };
 
 struct rt_exit {
-	int status;         /* wait status of the command as in waitpid(2) */
-	int exec_errno;     /* the command could not be executed; status is then 127 << 8 or 126 << 8 */
-	bool oom;           /* the kernel killed for memory, at least once in the tree */
-	bool pids_hit;      /* a fork was refused by the pids limit, at least once */
-	bool killed_by_us;  /* signal() or destroy() ended it */
-	uint64_t cpu_us;    /* user and system time of the whole tree */
+	int status;	/* wait status of the command as in waitpid(2) */
+	int exec_errno; /* the command could not be executed; status is then 127 << 8 or 126 << 8 */
+	bool oom;	/* the kernel killed for memory, at least once in the tree */
+	bool pids_hit;	/* a fork was refused by the pids limit, at least once */
+	bool killed_by_us;   /* signal() or destroy() ended it */
+	uint64_t cpu_us;     /* user and system time of the whole tree */
 	uint64_t peak_bytes; /* peak memory of the tree; 0 when unknown */
-	bool lost;          /* the sandbox vanished without a status (its init was killed from outside) */
+	bool lost; /* the sandbox vanished without a status (its init was killed from outside) */
 };
 
 enum rt_signal_scope {
 	RT_SIGNAL_COMMAND, /* the command's process group */
-	RT_SIGNAL_ALL,     /* every process of the sandbox */
+	RT_SIGNAL_ALL,	   /* every process of the sandbox */
 };
 
 struct rt_sandbox; /* one driver's own struct, beginning with struct rt_sandbox_base */
@@ -104,7 +104,8 @@ struct rt_sandbox_base {
 /* What a preflight found by trying. */
 enum { RT_REASONS_MAX = 8 };
 struct rt_preflight {
-	const char *reasons[RT_REASONS_MAX]; /* raw reason literals, static strings; none: available */
+	const char
+		*reasons[RT_REASONS_MAX]; /* raw reason literals, static strings; none: available */
 	size_t n_reasons;
 	bool deny_all_ready, allowlist_ready;
 	bool trusted, standard, untrusted; /* trust levels it can serve here */
@@ -115,27 +116,28 @@ void rt_preflight_clear(struct rt_preflight *p);
 struct rt_driver {
 	const char *name;
 
-	/* Required. Tries the thing itself, with a time limit of its own (a few seconds), and leaves
-	 * nothing behind. Always fills *out. */
+	/* Required. Tries the thing itself, with a time limit of its own (a few seconds), and
+	 * leaves nothing behind. Always fills *out. */
 	void (*preflight)(const struct rt_host *host, struct rt_preflight *out);
 
 	/* Required. A sandbox that belongs to no run yet: everything that does not depend on a plan
 	 * is done here (namespaces, default image, cgroup leaf), off the client's path. */
 	int (*create)(const struct rt_host *host, struct rt_sandbox **ret, struct sbx_error *e);
 
-	/* Required. Everything up to exec. RUNTIME_ERROR, IMAGE_NOT_FOUND, WORKSPACE_CAP (files do not
-	 * fit), POLICY_UNSUPPORTED (a limit cannot be enforced). */
+	/* Required. Everything up to exec. RUNTIME_ERROR, IMAGE_NOT_FOUND, WORKSPACE_CAP (files do
+	 * not fit), POLICY_UNSUPPORTED (a limit cannot be enforced). */
 	int (*prepare)(struct rt_sandbox *sb, const struct rt_plan *plan, struct sbx_error *e);
 
 	/* Required. The command runs; returns when execve happened or failed (then reap() tells).
 	 * The descriptors in *ret are the caller's to close. */
 	int (*start)(struct rt_sandbox *sb, struct rt_fds *ret, struct sbx_error *e);
 
-	/* Required. -ESRCH when it is over. SIGKILL with RT_SIGNAL_ALL ends the sandbox for certain. */
+	/* Required. -ESRCH when it is over. SIGKILL with RT_SIGNAL_ALL ends the sandbox for
+	 * certain. */
 	int (*signal)(struct rt_sandbox *sb, enum rt_signal_scope scope, int sig);
 
-	/* Required. After rt_fds.exit is readable: true once every process is dead and *out is filled;
-	 * false: not yet, poll again. Never blocks. */
+	/* Required. After rt_fds.exit is readable: true once every process is dead and *out is
+	 * filled; false: not yet, poll again. Never blocks. */
 	bool (*reap)(struct rt_sandbox *sb, struct rt_exit *out);
 
 	/* Required. CPU time and memory peak so far, for live usage; cheap. */
@@ -176,7 +178,7 @@ struct rt_known {
 	bool session_live_check;
 	enum rt_support session_recovery, session_repair;
 	const char *default_images; /* separated by one space */
-	const char *notes;          /* one sentence */
+	const char *notes;	    /* one sentence */
 };
 const struct rt_known *rt_known_at(size_t i); /* NULL past the end; table order is list order */
 const struct rt_known *rt_known_find(const char *name);

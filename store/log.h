@@ -32,7 +32,7 @@ enum log_type {
 };
 
 enum log_view {
-	LOG_VIEW_ALL,    /* both streams, the file `log` itself */
+	LOG_VIEW_ALL, /* both streams, the file `log` itself */
 	LOG_VIEW_STDOUT,
 	LOG_VIEW_STDERR,
 	LOG_VIEW_NDJSON, /* every frame as one line of JSON with seq and ts */
@@ -45,9 +45,9 @@ enum { LOG_FRAME_MAX = 64 << 10 };
 /* ---- writing (the runner) ---- */
 
 struct log_writer;
-/* Makes both files (O_EXCL is not used: a claim after a requeue continues nothing, it truncates). */
-int log_writer_open(int run_dirfd, int64_t cap_bytes, struct log_writer **ret,
-		    struct sbx_error *e);
+/* Makes both files (O_EXCL is not used: a claim after a requeue continues nothing, it truncates).
+ */
+int log_writer_open(int run_dirfd, int64_t cap_bytes, struct log_writer **ret, struct sbx_error *e);
 /* Takes bytes of one stream. Bytes that may be the first part of a character are kept back until
  * the rest comes or log_writer_flush. Above the cap one LOG_TRUNCATED frame is written and the
  * rest is only counted; the log is full too after 65536 + cap/16 frames, so that single bytes
@@ -62,9 +62,9 @@ int log_writer_end(struct log_writer *w, bool has_exit_code, int exit_code, cons
 		   struct sbx_error *e);
 int log_writer_truncated(struct log_writer *w, const char *reason, struct sbx_error *e);
 int log_writer_sync(struct log_writer *w, struct sbx_error *e); /* fdatasync of what was written */
-int64_t log_writer_bytes(const struct log_writer *w);   /* stored in `log` */
-int64_t log_writer_dropped(const struct log_writer *w); /* above the cap */
-struct log_writer *log_writer_close(struct log_writer *w); /* NULL is fine; returns NULL */
+int64_t log_writer_bytes(const struct log_writer *w);		/* stored in `log` */
+int64_t log_writer_dropped(const struct log_writer *w);		/* above the cap */
+struct log_writer *log_writer_close(struct log_writer *w);	/* NULL is fine; returns NULL */
 
 /* Appends an `end` (and, if missing, a `start`) frame to the log of a run whose runner died:
  * cuts a torn record first. exit_code NULL: there is none. A log that has its `end` is left as it
@@ -80,7 +80,7 @@ struct log_reader *log_reader_close(struct log_reader *r); /* NULL is fine; retu
 /* Looks at the files again. Sizes and reads below speak of this moment. */
 int log_reader_refresh(struct log_reader *r, struct sbx_error *e);
 uint64_t log_reader_frames(const struct log_reader *r); /* highest seq */
-bool log_reader_ended(const struct log_reader *r);      /* the last frame is `end` */
+bool log_reader_ended(const struct log_reader *r);	/* the last frame is `end` */
 int64_t log_reader_size(const struct log_reader *r, enum log_view view);
 /* Up to len bytes of the view from off; 0 at and past its end; a negative error code. */
 ssize_t log_reader_read(struct log_reader *r, enum log_view view, int64_t off, void *buf,

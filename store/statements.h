@@ -262,7 +262,7 @@ enum sql_id {
 #define X(name, plan, text) SQL_##name,
 	STORE_STATEMENTS(X)
 #undef X
-	SQL__COUNT,
+		SQL__COUNT,
 };
 
 #endif

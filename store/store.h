@@ -40,10 +40,10 @@ struct store *store_close(struct store *s); /* NULL is fine; returns NULL */
 SBX_DEFINE_AUTO(struct store, store_close)
 #define store_auto SBX_AUTO(store_closep)
 
-int store_dir_fd(const struct store *s);       /* borrowed O_PATH-like directory fd */
-const char *store_dir(const struct store *s);  /* borrowed absolute path */
-/* False once a sync of the disk has failed: what is committed since is visible and may be lost, so new work
- * must be refused until the service is restarted. */
+int store_dir_fd(const struct store *s);      /* borrowed O_PATH-like directory fd */
+const char *store_dir(const struct store *s); /* borrowed absolute path */
+/* False once a sync of the disk has failed: what is committed since is visible and may be lost, so
+ * new work must be refused until the service is restarted. */
 bool store_healthy(struct store *s);
 /* SQLite's own check of the whole file: 0, or STORE_UNAVAILABLE with its first complaint. */
 int store_integrity(struct store *s, struct sbx_error *e);
@@ -70,7 +70,7 @@ int store_commit(struct store_tx *tx, bool durable, struct sbx_error *e);
  * can hand out work in between. *ret_ticket must go to store_settle exactly once. */
 struct store_ticket {
 	uint64_t wal_mark; /* position in the order of commits of this process */
-	bool touched;      /* changes were appended */
+	bool touched;	   /* changes were appended */
 };
 int store_commit_early(struct store_tx *tx, struct store_ticket *ret_ticket, struct sbx_error *e);
 int store_settle(struct store *s, struct store_ticket ticket, struct sbx_error *e);
@@ -97,7 +97,7 @@ enum store_phase {
 #define STORE_MASK_LIVE                                                                            \
 	(STORE_MASK(STORE_QUEUED) | STORE_MASK(STORE_STARTING) | STORE_MASK(STORE_RUNNING))
 
-const char *store_phase_name(enum store_phase p);     /* "queued", ... */
+const char *store_phase_name(enum store_phase p);    /* "queued", ... */
 enum store_phase store_phase_find(const char *name); /* 0: no such phase */
 static inline bool store_phase_terminal(enum store_phase p)
 {
@@ -120,24 +120,24 @@ struct store_run {
 	char *spec_version, *runtime, *runtime_version, *base_image, *image_digest, *policy_hash;
 	char *trust_level, *network_policy;
 	char *session_id, *persona_id, *workspace_id, *workspace_group_id, *scope_snapshot_id;
-	char *name;       /* the client's own name for it */
-	char *labels;     /* JSON object of strings */
+	char *name;	  /* the client's own name for it */
+	char *labels;	  /* JSON object of strings */
 	bool interactive; /* takes stdin */
 	int64_t generation;
-	char *claim_owner;       /* host/boot-id/pid/random of the claimant */
-	char *claim_boot;        /* boot id that claim_expires_us is counted in */
+	char *claim_owner;	  /* host/boot-id/pid/random of the claimant */
+	char *claim_boot;	  /* boot id that claim_expires_us is counted in */
 	int64_t claim_expires_us; /* CLOCK_BOOTTIME */
 	enum store_cancel cancel;
 	int64_t created_us, started_us, finished_us;
 	int64_t queue_expires_us;   /* CLOCK_BOOTTIME of queue_boot */
 	int64_t estimated_start_us; /* at submission */
-	int64_t changed_us;         /* last change of the row: mtime of the run's nodes */
+	int64_t changed_us;	    /* last change of the row: mtime of the run's nodes */
 	bool has_exit_code;
 	int exit_code;
-	char *usage;           /* JSON object of integers, see the reference's resource_usage */
+	char *usage; /* JSON object of integers, see the reference's resource_usage */
 	char *idempotency_key;
 	int64_t log_bytes, artifact_bytes, artifact_count;
-	bool artifacts_gone; /* removed by their time to live */
+	bool artifacts_gone;				/* removed by their time to live */
 	int64_t reserved_memory_mb, reserved_cpu_milli; /* of the host, while it is active */
 };
 void store_run_clear(struct store_run *r); /* frees the strings, zeroes the struct */
@@ -170,7 +170,7 @@ struct store_transition {
 	/* With claim_owner the transition also claims: generation += 1, lease until expires. */
 	const char *claim_owner, *claim_boot;
 	int64_t claim_expires_us;
-	bool requeue; /* clears claim and started_us (to must be STORE_QUEUED) */
+	bool requeue;		  /* clears claim and started_us (to must be STORE_QUEUED) */
 	int64_t queue_expires_us; /* with requeue: the end of its time in the queue, of this boot; 0
 				     keeps the one it had, and the boot it was counted in */
 };
@@ -198,8 +198,8 @@ int store_tx_count(struct store_tx *tx, bool active, enum store_scope scope, con
 /* Sums over active runs of the memory (MiB) and CPU (thousandths) their rows reserve. */
 int store_tx_reserved(struct store_tx *tx, int64_t *ret_memory_mb, int64_t *ret_cpu_milli,
 		      struct sbx_error *e);
-int store_tx_set_reserved(struct store_tx *tx, const char *id, int64_t memory_mb,
-			  int64_t cpu_milli, struct sbx_error *e);
+int store_tx_set_reserved(struct store_tx *tx, const char *id, int64_t memory_mb, int64_t cpu_milli,
+			  struct sbx_error *e);
 
 /*
  * The queue. next_user: the first user after `after` (bytewise, wrapping round once is up to the
@@ -261,8 +261,8 @@ struct store_run_filter {
 	const char *user, *session_id, *persona_id, *workspace_id, *workspace_group_id;
 	const char *image_digest;
 	enum store_phase phase; /* 0: any */
-	int64_t before_row;     /* newest first, rows below this; 0: from the newest */
-	int64_t limit;          /* 1..1000 */
+	int64_t before_row;	/* newest first, rows below this; 0: from the newest */
+	int64_t limit;		/* 1..1000 */
 };
 /* Calls each() for every row, newest first; it must copy what it keeps; false ends the walk. */
 int store_run_list(struct store *s, const struct store_run_filter *f,
@@ -273,8 +273,7 @@ int store_run_list(struct store *s, const struct store_run_filter *f,
 /* ---- small key-value state (round-robin position and the like) ---------------------- */
 
 int store_tx_meta_get(struct store_tx *tx, const char *key, char **ret, struct sbx_error *e);
-int store_tx_meta_set(struct store_tx *tx, const char *key, const char *value,
-		      struct sbx_error *e);
+int store_tx_meta_set(struct store_tx *tx, const char *key, const char *value, struct sbx_error *e);
 
 /* ---- idempotency ------------------------------------------------------------------ */
 
@@ -333,12 +332,12 @@ int store_tx_audit_prune(struct store_tx *tx, int64_t before_us, int64_t max, st
 struct store_change {
 	int64_t seq;
 	int64_t at_us;
-	char kind[12];  /* "run", "session", ... */
-	int64_t row;    /* rowid of the thing */
-	char id[40];    /* its id */
-	char what[16];  /* "new", "status", "cancel", "artifacts", ... */
-	char phase[12]; /* of a run, after the change; "" otherwise */
-	char user[64];  /* owner, cut at 63 bytes for display; filter by user_hash */
+	char kind[12];	    /* "run", "session", ... */
+	int64_t row;	    /* rowid of the thing */
+	char id[40];	    /* its id */
+	char what[16];	    /* "new", "status", "cancel", "artifacts", ... */
+	char phase[12];	    /* of a run, after the change; "" otherwise */
+	char user[64];	    /* owner, cut at 63 bytes for display; filter by user_hash */
 	uint64_t user_hash; /* store_user_hash(owner) */
 };
 uint64_t store_user_hash(const char *user);

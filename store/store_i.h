@@ -13,8 +13,8 @@ enum {
 	STORE_WAL_RESERVE = 4 << 20, /* bytes that the write-ahead log has from the start */
 	STORE_BACKLOG_SOFT = 600,    /* pages in the write-ahead log: wake the checkpointer, so that
 					the log begins anew before it outgrows its reserve */
-	STORE_BACKLOG_HARD = 16000, /* do it here, or wait for readers */
-	STORE_WAIT_SECONDS = 10,    /* for the write lock; the driver then waits as long again */
+	STORE_BACKLOG_HARD = 16000,  /* do it here, or wait for readers */
+	STORE_WAIT_SECONDS = 10,     /* for the write lock; the driver then waits as long again */
 	STORE_CHANGES_PRUNE_MAX = 10000,
 };
 

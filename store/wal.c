@@ -39,11 +39,12 @@ int store_wal_init(struct store *s, struct sbx_error *e)
 }
 
 /*
- * Gives the log its size ahead of time: syncing bytes that were overwritten took 0.2 ms where syncing
- * bytes that made the file longer took 0.5 ms, since then ext4 has to commit its journal, too.
- * SQLite reads frames only while their checksums chain, so zeros behind the last one mean nothing, and
- * it never shortens the file below journal_size_limit. Under the write lock, or the zeros could
- * land on a frame that another process has just appended. Not being able to is no failure.
+ * Gives the log its size ahead of time: syncing bytes that were overwritten took 0.2 ms where
+ * syncing bytes that made the file longer took 0.5 ms, since then ext4 has to commit its journal,
+ * too. SQLite reads frames only while their checksums chain, so zeros behind the last one mean
+ * nothing, and it never shortens the file below journal_size_limit. Under the write lock, or the
+ * zeros could land on a frame that another process has just appended. Not being able to is no
+ * failure.
  */
 void store_wal_reserve(struct store *s)
 {

@@ -126,7 +126,7 @@ struct walk {
 	const struct ms_run_spec *spec;
 	struct collected *c;
 	int64_t until_us; /* boot clock: no file is looked at after that */
-	int out; /* <run_dir>/artifacts, -1 until the first file */
+	int out;	  /* <run_dir>/artifacts, -1 until the first file */
 	int run_dir;
 	int64_t left; /* bytes that may still be taken */
 	char path[SBX_PATH_MAX + 1];
@@ -319,7 +319,12 @@ int collect_artifacts(const struct runner *r, const struct store_run *run,
 {
 	const struct orch_settings *st = r->settings;
 	struct walk w = { .until_us = sbx_boot_us() + COLLECT_SECONDS * SBX_SECOND_US,
-			  .r = r, .spec = spec, .c = ret, .out = -1, .run_dir = run_dir, .e = e };
+			  .r = r,
+			  .spec = spec,
+			  .c = ret,
+			  .out = -1,
+			  .run_dir = run_dir,
+			  .e = e };
 	int64_t used = 0;
 	int rc;
 

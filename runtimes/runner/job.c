@@ -2,16 +2,13 @@
 /*
  * One run, from its claim to its recorded end. The order of the steps is the promise:
  *
- *   start frame in the log     from here on the command may have executed, so nobody executes it again
- *   driver->start              it executes
- *   phase running
- *   exit, pipes drained        everything that was printed is in the log
- *   artifacts copied, synced
- *   phase terminal             in one transaction with artifacts, usage and audit
- *   end frame in the log       followers end
- *   store_settle               durable, and announced
+ *   start frame in the log     from here on the command may have executed, so nobody executes it
+ * again driver->start              it executes phase running exit, pipes drained        everything
+ * that was printed is in the log artifacts copied, synced phase terminal             in one
+ * transaction with artifacts, usage and audit end frame in the log       followers end store_settle
+ * durable, and announced
  */
-#include "runtimes/runner/runner_i.h"
+#include "runtimes/runner/job_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,28 +32,6 @@ enum {
 	RECORD_SECONDS = 300, /* for a store that cannot be written */
 };
 
-struct job {
-	struct runner *r;
-	struct store_run run;	  /* owned */
-	struct ms_run_spec *spec; /* owned */
-	struct plan_store plan;	  /* owned */
-	int64_t generation;
-	int dir; /* run directory, owned */
-	int watch; /* inotify watch of dir */
-	struct log_writer *log; /* owned */
-	struct rt_fds fds;	/* owned; in is moved to the feeder */
-	struct feeder feeder;
-	struct ending end;
-	int64_t claimed_us, started_us; /* boot clock */
-	int64_t started_wall_us;
-	int64_t deadline_us;  /* of the execution */
-	int64_t kill_us;      /* when TERM has had its grace; INT64_MAX: no TERM was sent */
-	int64_t renew_us;     /* next renewal of the lease */
-	int64_t ctl_off;      /* bytes of the ctl file already obeyed */
-	bool executing, reaped, lost_claim, wants_out;
-	bool log_broken; /* the log cannot be written any more; output is dropped */
-};
-
 static void job_clear(struct job *j)
 {
 	store_run_clear(&j->run);
@@ -74,7 +49,8 @@ static void job_clear(struct job *j)
 	sbx_closep(&j->dir);
 }
 
-/* ---- output -------------------------------------------------------------------------------------- */
+/* ---- output
+ * -------------------------------------------------------------------------------------- */
 
 static void log_failed(struct job *j, const struct sbx_error *e)
 {
@@ -115,136 +91,8 @@ static void stream_event(struct job *j, int *fd, enum log_type stream)
 		sbx_closep(fd); /* epoll forgets it */
 }
 
-/* ---- stopping --------------------------------------------------------------------------------------- */
-
-static void kill_all(struct job *j)
-{
-	j->kill_us = INT64_MAX;
-	(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_ALL, SIGKILL);
-}
-
-/* TERM now, KILL after the grace. */
-static void stop(struct job *j, bool at_once)
-{
-	int64_t grace = j->r->settings->cancel_grace_seconds * SBX_SECOND_US;
-
-	j->deadline_us = INT64_MAX;
-	if (at_once || grace <= 0) {
-		kill_all(j);
-		return;
-	}
-	if (j->kill_us != INT64_MAX)
-		return;
-	j->kill_us = sbx_boot_us() + grace;
-	(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_ALL, SIGTERM);
-	/* A stopped process cannot die of TERM. */
-	(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_ALL, SIGCONT);
-}
-
-/* ---- the doorbell: cancel, signals, end of input ------------------------------------------------------ */
-
-/* False: not yet, there is no command that could take it. */
-static bool obey(struct job *j, const char *line)
-{
-	int sig;
-
-	if (strcmp(line, "eof") == 0)
-		j->feeder.eof = true;
-	if (sscanf(line, "signal %d", &sig) != 1)
-		return true;
-	if (j->executing)
-		(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_COMMAND, sig);
-	return j->executing;
-}
-
-static void read_ctl(struct job *j)
-{
-	sbx_autoclose int fd = sbx_open_beneath(j->dir, "ctl", O_RDONLY, 0);
-	char buf[4096], *line, *end;
-	ssize_t n;
-
-	if (fd < 0)
-		return;
-	while ((n = pread(fd, buf, sizeof(buf) - 1, j->ctl_off)) > 0) {
-		buf[n] = '\0';
-		for (line = buf; (end = strchr(line, '\n')); line = end + 1) {
-			*end = '\0';
-			if (!obey(j, line))
-				return;
-			j->ctl_off += end + 1 - line;
-		}
-		if (line == buf)
-			break; /* half a line: its writer will ring again */
-	}
-}
-
-static void read_cancel(struct job *j)
-{
-	store_autorun now = { 0 };
-
-	if (store_run_get(j->r->store, j->run.id, &now, NULL) < 0)
-		return;
-	if (now.generation != j->generation || store_phase_terminal(now.phase)) {
-		j->lost_claim = true;
-		kill_all(j);
-		return;
-	}
-	if (now.cancel > j->end.how) {
-		j->end.how = now.cancel;
-		j->end.cancelled = true;
-		if (j->executing)
-			stop(j, now.cancel == STORE_CANCEL_KILL);
-	}
-}
-
-static void bell_event(struct job *j)
-{
-	char buf[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
-
-	while (read(j->r->bell, buf, sizeof(buf)) > 0)
-		;
-	read_ctl(j);
-	read_cancel(j);
-}
-
-/* ---- time ------------------------------------------------------------------------------------------- */
-
-static void renew(struct job *j, int64_t now)
-{
-	int64_t lease = j->r->settings->run_claim_lease_sec * SBX_SECOND_US;
-	sbx_autoerror e = SBX_ERROR_INIT;
-	int rc = orch_phase_renew(j->r->store, j->run.id, j->generation, lease, &e);
-
-	j->renew_us = now + lease / 3;
-	if (rc == -SBX_E_CLAIM_LOST) {
-		sbx_log(SBX_LOG_WARNING, "claim lost, killing the sandbox run=%s", j->run.id);
-		j->lost_claim = true;
-		kill_all(j);
-	} else if (rc == 0) {
-		read_cancel(j); /* the door that wrote it may have died before it could ring */
-	} else {
-		/* Tried again soon: the lease still has two thirds. */
-		j->renew_us = now + SBX_SECOND_US;
-		sbx_log(SBX_LOG_WARNING, "cannot renew the lease run=%s error=\"%s\"", j->run.id,
-			e.message);
-	}
-}
-
-static void timers(struct job *j)
-{
-	int64_t now = sbx_boot_us();
-
-	if (now >= j->kill_us)
-		kill_all(j);
-	if (now >= j->deadline_us) {
-		j->end.timed_out = !j->end.cancelled;
-		stop(j, false);
-	}
-	if (now >= j->renew_us)
-		renew(j, now);
-}
-
-/* ---- the loop -------------------------------------------------------------------------------------------- */
+/* ---- the loop
+ * -------------------------------------------------------------------------------------------- */
 
 enum source { SRC_OUT = 1, SRC_ERR, SRC_IN, SRC_EXIT, SRC_TIMER, SRC_BELL };
 
@@ -315,7 +163,7 @@ static void event(struct job *j, enum source src)
 			break;
 		break;
 	case SRC_BELL:
-		bell_event(j);
+		job_bell(j);
 		break;
 	case SRC_IN:
 		break; /* pumped in every turn */
@@ -338,7 +186,7 @@ static void loop(struct job *j)
 		for (int i = 0; i < n; i++)
 			event(j, (enum source)ev[i].data.u32);
 		if (!j->reaped) /* the end came first */
-			timers(j);
+			job_timers(j);
 	}
 	/* Every process is dead, so the pipes hold the rest and then end. */
 	if (j->fds.out >= 0)
@@ -348,7 +196,8 @@ static void loop(struct job *j)
 	unwatch_fd(j, j->fds.exit);
 }
 
-/* ---- begin and end ------------------------------------------------------------------------------------------ */
+/* ---- begin and end
+ * ------------------------------------------------------------------------------------------ */
 
 static int load(struct job *j, const char *id, struct sbx_error *e)
 {
@@ -395,8 +244,8 @@ static int take_sandbox(struct job *j, struct sbx_error *e)
 	return j->r->sandbox ? 0 : d->create(&j->r->host, &j->r->sandbox, e);
 }
 
-/* A command that is over within a millisecond goes from starting to its end in one step: nobody could
- * have seen it run, and a transaction of its own would take longer than the command. */
+/* A command that is over within a millisecond goes from starting to its end in one step: nobody
+ * could have seen it run, and a transaction of its own would take longer than the command. */
 static bool ends_at_once(const struct job *j)
 {
 	struct pollfd p = { .fd = j->fds.exit, .events = POLLIN };
@@ -411,7 +260,7 @@ static void announce_running(struct job *j)
 
 	if (rc == -SBX_E_CLAIM_LOST) {
 		j->lost_claim = true;
-		kill_all(j);
+		job_kill(j);
 	} else if (rc < 0) { /* the command runs; its end will be recorded all the same */
 		sbx_log(SBX_LOG_WARNING, "cannot record the phase run=%s error=\"%s\"", j->run.id,
 			e.message);
@@ -425,7 +274,7 @@ static void tick(void *ctx)
 	int64_t now = sbx_boot_us();
 
 	if (now >= j->renew_us && !j->lost_claim)
-		renew(j, now);
+		job_renew(j, now);
 }
 
 static int begin(struct job *j, struct sbx_error *e)
@@ -445,7 +294,7 @@ static int begin(struct job *j, struct sbx_error *e)
 	if (rc < 0)
 		return rc;
 	tick(j);
-	bell_event(j); /* what rang meanwhile */
+	job_bell(j); /* what rang meanwhile */
 	if (sbx_boot_us() - j->claimed_us > j->spec->startup_timeout_sec * SBX_SECOND_US) {
 		j->end.startup_timed_out = true;
 		return 0;
@@ -465,7 +314,7 @@ static int begin(struct job *j, struct sbx_error *e)
 	feeder_init(&j->feeder, j->spec, sbx_steal_fd(&j->fds.in));
 	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
 	j->started_wall_us = sbx_now_us();
-	read_ctl(j); /* signals that came before there was anybody to take them */
+	job_ctl(j); /* signals that came before there was anybody to take them */
 	if (!ends_at_once(j))
 		announce_running(j);
 	return 0;
@@ -496,8 +345,8 @@ static void close_streams(struct job *j)
 		log_failed(j, &e);
 }
 
-/* A store that cannot be written now, a full disk say, must not cost the outcome: it is tried again for
- * a while, with the claim kept up. The wait is for a human, so a second is fine enough. */
+/* A store that cannot be written now, a full disk say, must not cost the outcome: it is tried again
+ * for a while, with the claim kept up. The wait is for a human, so a second is fine enough. */
 static int end_in_store(struct job *j, const struct orch_outcome *out, struct store_ticket *ticket,
 			struct sbx_error *e)
 {
@@ -507,8 +356,8 @@ static int end_in_store(struct job *j, const struct orch_outcome *out, struct st
 	while ((rc = orch_phase_end(j->r->store, &j->run, j->generation, out, ticket, e)) < 0 &&
 	       rc != -SBX_E_CLAIM_LOST && sbx_boot_us() < until) {
 		if (tries++ == 0)
-			sbx_log(SBX_LOG_ERROR, "end not recorded yet run=%s error=\"%s\"", j->run.id,
-				e->message);
+			sbx_log(SBX_LOG_ERROR, "end not recorded yet run=%s error=\"%s\"",
+				j->run.id, e->message);
 		(void)poll(NULL, 0, 1000);
 		tick(j);
 		sbx_error_clear(e);
@@ -578,10 +427,10 @@ static void failed(struct job *j, const struct sbx_error *why)
 {
 	struct orch_outcome out = {
 		.phase = STORE_FAILED,
-		.reason = why->code == SBX_E_POLICY_UNSUPPORTED	   ? "policy_failed" :
-			  why->code == SBX_E_RUNTIME_UNAVAILABLE ? "runtime_unavailable" :
-			  why->code == SBX_E_WORKSPACE_CAP	   ? "limits_applied" :
-								     "runtime_error",
+		.reason = why->code == SBX_E_POLICY_UNSUPPORTED	   ? "policy_failed"
+			  : why->code == SBX_E_RUNTIME_UNAVAILABLE ? "runtime_unavailable"
+			  : why->code == SBX_E_WORKSPACE_CAP	   ? "limits_applied"
+								   : "runtime_error",
 		.message = why->message,
 		.usage = "{}",
 	};

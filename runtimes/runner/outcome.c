@@ -23,8 +23,9 @@ static void usage_json(const struct ending *end, const struct log_writer *log,
 		       (long long)c->bytes, (long long)x->cpu_us, (long long)end->wall_us,
 		       (long long)x->peak_bytes);
 	if (cut)
-		sbx_buf_printf(b, ",\"log_truncated\":1,\"log_limit_bytes\":%lld,"
-				  "\"log_bytes_dropped\":%lld",
+		sbx_buf_printf(b,
+			       ",\"log_truncated\":1,\"log_limit_bytes\":%lld,"
+			       "\"log_bytes_dropped\":%lld",
 			       (long long)log_writer_bytes(log),
 			       (long long)log_writer_dropped(log));
 	if (x->oom)
@@ -115,10 +116,11 @@ void outcome_make(const struct ms_run_spec *spec, const struct rt_plan *plan,
 		out->reason = out->message = "canceled_by_user";
 	} else if (end->timed_out || end->startup_timed_out) {
 		out->phase = STORE_TIMED_OUT;
-		out->reason = out->message = end->timed_out ? "execution_timeout" :
-							      "startup_timeout";
+		out->reason = out->message =
+			end->timed_out ? "execution_timeout" : "startup_timeout";
 	} else if (end->exit.lost && !end->exit.oom) {
-		/* When files fill the memory, no kill frees any, and process 1 is the last to go. */
+		/* When files fill the memory, no kill frees any, and process 1 is the last to go.
+		 */
 		out->phase = STORE_FAILED;
 		out->reason = "runtime_error";
 		out->message = "the sandbox was killed from outside";

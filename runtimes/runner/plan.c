@@ -74,10 +74,9 @@ static bool make_files(const struct ms_run_spec *spec, struct plan_store *p)
 			.data = spec->files[i].data,
 			.len = spec->files[i].len,
 			/* A text that begins with #! is meant to be run. */
-			.mode = spec->files[i].len > 2 &&
-						memcmp(spec->files[i].data, "#!", 2) == 0 ?
-					0755 :
-					0644,
+			.mode = spec->files[i].len > 2 && memcmp(spec->files[i].data, "#!", 2) == 0
+					? 0755
+					: 0644,
 		};
 	p->plan.files = p->files;
 	p->plan.n_files = spec->n_files;
@@ -85,8 +84,7 @@ static bool make_files(const struct ms_run_spec *spec, struct plan_store *p)
 }
 
 /* The tier's limits again: the row holds what was clamped, these follow from settings. */
-static void make_limits(const struct runner *r, const struct ms_run_spec *spec,
-			struct rt_limits *l)
+static void make_limits(const struct runner *r, const struct ms_run_spec *spec, struct rt_limits *l)
 {
 	struct orch_tier_limits t;
 
@@ -126,8 +124,8 @@ int plan_make(const struct runner *r, const struct store_run *run, const struct 
 	plan->envp = ret->envp;
 	plan->cwd = ret->cwd;
 	make_limits(r, spec, &plan->limits);
-	plan->network = strcmp(spec->network_policy, "allowlist") == 0 ? RT_NET_ALLOWLIST :
-									  RT_NET_DENY_ALL;
+	plan->network =
+		strcmp(spec->network_policy, "allowlist") == 0 ? RT_NET_ALLOWLIST : RT_NET_DENY_ALL;
 	plan->stdin_open = spec->interactive || spec->stdin_len > 0;
 	plan->workspace_fd = -1;
 	return 0;

@@ -24,9 +24,9 @@ struct runner {
 	int timer;			/* owned timerfd, CLOCK_BOOTTIME */
 	int bell;			/* owned inotify: doorbells of run directories */
 	const struct rt_driver *driver; /* of the warm sandbox */
-	void (*tick)(void *ctx);	/* during long steps: keeps the claim up; NULL between runs */
+	void (*tick)(void *ctx); /* during long steps: keeps the claim up; NULL between runs */
 	void *tick_ctx;
-	struct rt_sandbox *sandbox;	/* owned; prepared ahead, or NULL */
+	struct rt_sandbox *sandbox; /* owned; prepared ahead, or NULL */
 };
 
 /* ---- plan.c: spec -> plan ---- */
@@ -55,24 +55,25 @@ struct collected {
 	bool ran; /* there were patterns, so the counters are shown */
 };
 void collected_clear(struct collected *c);
-/* Copies what matches from the workspace into <run_dir>/artifacts. Only a failure of our own disk is an
- * error: what the sandbox left unreadable or odd is skipped and counted. */
+/* Copies what matches from the workspace into <run_dir>/artifacts. Only a failure of our own disk
+ * is an error: what the sandbox left unreadable or odd is skipped and counted. */
 int collect_artifacts(const struct runner *r, const struct store_run *run,
 		      const struct ms_run_spec *spec, int workspace, int run_dir,
 		      struct collected *ret, struct sbx_error *e);
-/* The matcher: '*' and '?' cross slashes, "**" + '/' also matches no folder, [a-z] [!a], '\' quotes. */
+/* The matcher: '*' and '?' cross slashes, "**" + '/' also matches no folder, [a-z] [!a], '\'
+ * quotes. */
 bool glob_match(const char *pattern, const char *path);
 
 /* ---- stdin.c: input of the command ---- */
 
 struct feeder {
-	int fd;		/* write end, -1 once closed; owned */
-	int spool;	/* the file `stdin` of an interactive run, -1 */
-	int64_t given;	/* bytes of the spool already written */
+	int fd;		      /* write end, -1 once closed; owned */
+	int spool;	      /* the file `stdin` of an interactive run, -1 */
+	int64_t given;	      /* bytes of the spool already written */
 	const uint8_t *first; /* stdin_b64: goes in before the spool; borrowed */
 	size_t first_len, first_off;
 	bool interactive, eof;
-	int64_t bps;	/* -1: no limit */
+	int64_t bps; /* -1: no limit */
 	int64_t tokens, tokens_at_us;
 	int64_t idle_us, last_us; /* idle limit (-1: none) and the last input, boot clock */
 };
@@ -100,8 +101,8 @@ void outcome_make(const struct ms_run_spec *spec, const struct rt_plan *plan,
 /* ---- job.c: one run from claim to end ---- */
 
 /* Runs it. The sandbox that was warm is used up. Returns after the end is recorded, or when the
- * claim was lost. False: the run could not even be read, so its end is for somebody else to write, who is
- * told by the end of this process. */
+ * claim was lost. False: the run could not even be read, so its end is for somebody else to write,
+ * who is told by the end of this process. */
 bool job_run(struct runner *r, const char *id, int64_t generation);
 
 #endif

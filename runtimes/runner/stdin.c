@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Input of the command: first what the spec gave, then, for an interactive run, what doors append to
- * the file `stdin` of the run. The file is the queue: it keeps order, survives every process, and
- * is the record of what was typed.
+ * Input of the command: first what the spec gave, then, for an interactive run, what doors append
+ * to the file `stdin` of the run. The file is the queue: it keeps order, survives every process,
+ * and is the record of what was typed.
  */
 #include "runtimes/runner/runner_i.h"
 
@@ -23,8 +23,8 @@ void feeder_init(struct feeder *f, const struct ms_run_spec *spec, int fd)
 {
 	/* Bounds far above any use keep the arithmetic below from overflowing. */
 	int64_t bps = spec->stdin_bps < BPS_MAX ? spec->stdin_bps : BPS_MAX;
-	int64_t idle = spec->stdin_idle_timeout_sec < IDLE_MAX_SEC ? spec->stdin_idle_timeout_sec :
-								     IDLE_MAX_SEC;
+	int64_t idle = spec->stdin_idle_timeout_sec < IDLE_MAX_SEC ? spec->stdin_idle_timeout_sec
+								   : IDLE_MAX_SEC;
 
 	*f = (struct feeder){
 		.fd = fd,
@@ -34,9 +34,7 @@ void feeder_init(struct feeder *f, const struct ms_run_spec *spec, int fd)
 		.interactive = spec->interactive,
 		.eof = f->eof, /* may have been asked for before the start */
 		.bps = bps,
-		.idle_us = spec->interactive && idle > 0 ?
-				   idle * SBX_SECOND_US :
-				   -1,
+		.idle_us = spec->interactive && idle > 0 ? idle * SBX_SECOND_US : -1,
 		.tokens = bps > 0 ? bps : 0,
 	};
 	f->last_us = f->tokens_at_us = sbx_boot_us();
@@ -48,8 +46,8 @@ void feeder_close(struct feeder *f)
 	sbx_closep(&f->spool);
 }
 
-/* How many bytes may go now under stdin_bps: a bucket of one second, refilled in microseconds so that
- * small rates are not rounded away. */
+/* How many bytes may go now under stdin_bps: a bucket of one second, refilled in microseconds so
+ * that small rates are not rounded away. */
 static size_t allowance(struct feeder *f, size_t want)
 {
 	int64_t now, add;

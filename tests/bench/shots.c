@@ -122,7 +122,8 @@ int main(int argc, char **argv)
 	double *out = calloc((size_t)(n > 0 ? n : 1), sizeof(*out));
 
 	if (n <= 0 || !out) {
-		fprintf(stderr, "usage: shots burst|turns MNT N | spawn-burst|spawn-turns N ARGV...\n");
+		fprintf(stderr,
+			"usage: shots burst|turns MNT N | spawn-burst|spawn-turns N ARGV...\n");
 		return 2;
 	}
 	mount_point = argv[2];

@@ -378,6 +378,8 @@ class Interrupt(FollowCase):
 
         def count():
             return len(os.listdir("/proc/%d/fd" % self.m.proc.pid))
+        # The store may open its other connections as late as now; a leak would be some of 25 logs.
+        spare = 8
         for _ in range(2):  # the first round warms up what is kept open
             before = count()
             readers = [subprocess.Popen(["cat", run.path(n)], stdout=subprocess.DEVNULL)
@@ -389,9 +391,9 @@ class Interrupt(FollowCase):
                 fskit.wait_exit(p)
             # RELEASE comes some time after the death of a process, and tells nobody.
             end = sbx.time.monotonic() + 20 * sbx.SLOW
-            while count() > before + 2 and sbx.time.monotonic() < end:
+            while count() > before + spare and sbx.time.monotonic() < end:
                 os.sched_yield()
-        self.assertLessEqual(count(), before + 2)
+        self.assertLessEqual(count(), before + spare)
         self.say(run, b"still there\n")
         run.stream_until(b"got still there\n")
 

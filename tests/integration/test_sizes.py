@@ -325,6 +325,31 @@ class Live(sbx.Case):
         self.assertEqual(after.st_size, len("killed\n"))
         self.assertGreater(after.st_mtime_ns, before.st_mtime_ns)
 
+    def test_size_after_the_open_is_that_of_what_was_opened(self):
+        """health and metrics are new each time, and rsync takes a file that is shorter than fstat said for
+        damaged."""
+        paths = [os.path.join(self.m.mnt, n) for n in ("health", "metrics", "admin/queue.json", "admin/runs.json")
+                 if os.path.exists(os.path.join(self.m.mnt, n))]
+        for i in range(40):
+            for path in paths:
+                with open(path, "rb", buffering=0) as f:
+                    if i % 10 == 0:
+                        self.m.submit({"command": ["true"]})
+                    size = os.fstat(f.fileno()).st_size
+                    self.assertEqual(len(f.read(1 << 20)), size, path)
+                    self.assertEqual(f.read(10), b"")
+            if i % 10 == 0:
+                self.m.run({"command": ["true"]})
+
+    def test_text_that_became_final_while_an_old_one_is_open(self):
+        with open(self.run_.path("status.json"), "rb", buffering=0) as old:
+            self.go_on()
+            self.go_on()
+            self.run_.wait()
+            self.assertEqual(json.loads(self.run_.read("status.json"))["phase"], "completed")
+            self.assertEqual(os.stat(self.run_.path("status.json")).st_size, len(self.run_.read("status.json")))
+            self.assertEqual(json.loads(old.read(1 << 20))["phase"], "running")
+
     def test_exit_code_appears(self):
         self.assertFalse(os.path.exists(self.run_.path("exit_code")))
         self.assertNotIn("exit_code", os.listdir(self.run_.dir))

@@ -142,8 +142,8 @@ static void time__is_rfc3339_utc(void **state)
 
 static void path__problems(void **state)
 {
-	static const char *const bad[] = { "",	    "/x",   "../x", "a/../x", "a/..", "a//b",
-					   "a/./b", "a/",   ".",    "..",     "./a" };
+	static const char *const bad[] = { "",	    "/x", "../x", "a/../x", "a/..", "a//b",
+					   "a/./b", "a/", ".",	  "..",	    "./a" };
 	static const char *const good[] = { "a", "a/b", "...", "..a", "-rf", "a b", "new\nline" };
 	char name[300];
 

@@ -132,7 +132,8 @@ static void table__states_apply_to_runs_only(void **state)
 			assert_int_equal(ms_node((enum ms_node_id)i)->parent, MS_N_RUN);
 }
 
-/* ---- walking ---------------------------------------------------------------------------------- */
+/* ---- walking ----------------------------------------------------------------------------------
+ */
 
 static void walk__outside_the_table_is_nothing(void **state)
 {
@@ -198,7 +199,8 @@ static void path__is_spelled_from_the_root(void **state)
 	}
 }
 
-/* ---- the texts ----------------------------------------------------------------------------------- */
+/* ---- the texts
+ * ----------------------------------------------------------------------------------- */
 
 static void readme__has_a_line_for_every_node(void **state)
 {

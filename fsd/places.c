@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the state is, and what is at the mount point before we are. */
+#include "fsd/options.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/statfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/auto.h"
+#include "base/log.h"
+#include "orchestrator/settings.h"
+
+static char *default_state(void)
+{
+	const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	char *path = NULL;
+
+	if (geteuid() == 0)
+		return strdup("/var/lib/sandboxfs");
+	if (xdg && xdg[0] == '/')
+		return asprintf(&path, "%s/sandboxfs", xdg) < 0 ? NULL : path;
+	return home && asprintf(&path, "%s/.local/state/sandboxfs", home) > 0 ? path : NULL;
+}
+
+int fsd_choose_state(struct fsd_options *o, struct sbx_error *e)
+{
+	struct orch_settings *st = NULL;
+	int rc;
+
+	if (o->state)
+		return 0;
+	rc = orch_settings_load(o->config, (const char *const *)o->overrides, o->n_overrides, &st,
+				e);
+	if (rc < 0)
+		return rc;
+	o->state = st->state_dir ? strdup(st->state_dir) : default_state();
+	orch_settings_free(st);
+	return o->state ? 0
+			: sbx_fail(e, SBX_E_INVALID_CONFIG,
+				   "no state directory: give -o state=DIR, or set HOME");
+}
+
+static bool is_below(const char *path, const char *dir)
+{
+	size_t n = strlen(dir);
+
+	return strncmp(path, dir, n) == 0 && (path[n] == '/' || path[n] == '\0');
+}
+
+/* Where would a path that need not exist yet end up? Its longest part that exists decides. */
+static bool leads_below(const char *path, const char *dir)
+{
+	sbx_autofree char *at = strdup(path);
+	char real[PATH_MAX], *slash;
+
+	while (at && *at) {
+		if (realpath(at, real))
+			return is_below(real, dir);
+		slash = strrchr(at, '/');
+		if (!slash)
+			break;
+		*slash = '\0';
+	}
+	return false;
+}
+
+int fsd_check_places(const struct fsd_options *o, struct sbx_error *e)
+{
+	if (is_below(o->state, o->mountpoint) || leads_below(o->state, o->mountpoint))
+		return sbx_fail(e, SBX_E_INVALID_CONFIG,
+				"the state directory '%s' is inside the mount point '%s'; give "
+				"another one with -o state=DIR",
+				o->state, o->mountpoint);
+	return 0;
+}
+
+static int run_quietly(const char *const argv[])
+{
+	pid_t pid = fork();
+	int status = 0;
+
+	if (pid == 0) {
+		(void)execvp(argv[0], (char *const *)(uintptr_t)argv);
+		_exit(127);
+	}
+	return pid < 0 || waitpid(pid, &status, 0) < 0 ? -1 : status;
+}
+
+/* Every access to it says "Transport endpoint is not connected", but for those that the kernel
+ * answers from its cache, as it may a stat. */
+void fsd_repair_mount(const char *mountpoint)
+{
+	struct statfs st;
+
+	for (int i = 0; i < 8 && statfs(mountpoint, &st) < 0 && errno == ENOTCONN; i++) {
+		sbx_log(SBX_LOG_INFO, "unmounting what a dead server left mountpoint=%s",
+			mountpoint);
+		if (umount2(mountpoint, MNT_DETACH) < 0)
+			(void)run_quietly((const char *const[]){ "fusermount3", "-u", "-z", "-q",
+								 "--", mountpoint, NULL });
+	}
+}
