@@ -165,6 +165,7 @@ static int tell_runner(struct orch *o, const char *id, const char *file, const v
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -fd, "cannot open %s of the run",
 				      file);
 	rc = append(fd, file, data, len, max, e);
+	crash_point("door_told_runner");
 	if (rc == 0)
 		(void)store_run_ring(o->store, id);
 	return rc;
