@@ -316,8 +316,9 @@ static void *kicker_thread(void *arg)
 {
 	struct kicker *k = arg;
 
-	/* Watchers can wait; runs and their readers cannot. */
-	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
+	/* Watchers can wait; runs and their readers cannot. But while it is in the kernel it may
+	 * hold the lock of a directory, so it must get on among many who compute. */
+	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), 5);
 	atomic_store(&k->f->kicker_tid, gettid());
 	if (leave_table()) {
 		k->state = open(store_dir(k->f->store), O_PATH | O_DIRECTORY | O_CLOEXEC);

@@ -60,6 +60,25 @@ def wait_gone(pid, timeout=20):
         os.close(fd)
 
 
+def follow(run, timeout=60):
+    """All of .stream, to its end."""
+    data, poll = b"", select.poll()
+    fd = os.open(run.path(".stream"), os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        poll.register(fd, select.POLLIN)
+        while True:
+            assert poll.poll(timeout * sbx.SLOW * 1000), ".stream does not end: %r, %r" % (data[-300:], run.json())
+            try:
+                part = os.read(fd, 1 << 16)
+            except BlockingIOError:
+                continue
+            if not part:
+                return data
+            data += part
+    finally:
+        os.close(fd)
+
+
 @contextlib.contextmanager
 def watch(path, mask):
     """inotify on one path: gives a function that waits for the next events, False when there were none."""
@@ -351,22 +370,7 @@ class House:
             run = sbx.Run(door, run_id)
             run.wait(timeout)
             # A follower of the stream is let go, too, and has seen what the file holds.
-            fd = os.open(run.path(".stream"), os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                data, poll = b"", select.poll()
-                poll.register(fd, select.POLLIN)
-                while True:
-                    assert poll.poll(timeout * sbx.SLOW * 1000), "%s: .stream does not end: %r, %r" % (
-                        run_id, data[-300:], run.json())
-                    try:
-                        part = os.read(fd, 1 << 16)
-                    except BlockingIOError:
-                        continue
-                    if not part:
-                        break
-                    data += part
-            finally:
-                os.close(fd)
+            data = follow(run, timeout)
             assert data == run.read("log.ndjson"), (data, run.read("log.ndjson"))
 
     def check(self, door):
@@ -473,6 +477,9 @@ class House:
         self.stop()
         self.check_outside()
         self.check_files()
+        for m in self.doors:
+            said = m.errors()
+            assert "Sanitizer" not in said and "runtime error" not in said, said
 
     def __enter__(self):
         return self

@@ -2,6 +2,7 @@
 # run: limit=300
 """Random things happen to two doors and their runners: submissions, cancels, signals, kills, restarts. The
 seed is fixed, what a few hundred of them lead to is not; every promise must hold at the end of each."""
+import json
 import os
 import random
 import signal
@@ -15,6 +16,8 @@ from house import sbx  # noqa: E402
 SCRIPTS = ("true", "echo a; echo b >&2", "exit 3", "sleep 0.2; echo slept", "for i in $(seq 1 50); do echo $i; done",
            "head -c 100000 /dev/zero", "sleep 30", "setsid sleep 30 & echo left", "kill -9 $$",
            "trap 'echo term; exit 9' TERM; while :; do sleep 0.05; done")
+POINTS = ("idle", "claimed", "before_start_frame", "after_start_frame", "executing", "before_artifacts", "before_end",
+          "after_end", "after_end_frame", "after_settle")
 ENDS = {
     "completed": {"completed", "limits_applied"},
     "failed": {"nonzero_exit", "runner_lost", "runtime_error", "queue_ttl_expired", "claim_lease_expired"},
@@ -87,19 +90,26 @@ class Model(unittest.TestCase):
                     pass
                 return
 
+    def do_arm(self):
+        """The next runner to be started will die at one of its points."""
+        if house.has_crash_points():
+            self.h.arm(self.rnd.choice(POINTS))
+
     def do_wait(self):
         run = self.some_run()
         if run and run.json()["phase"] in sbx.TERMINAL:
             self.assertTrue(run.wait())
-            self.assertEqual(run.frames()[-1].get("event"), "end")
+            # The frame follows the row, which who streams waits for.
+            last = json.loads(house.follow(run).splitlines()[-1])
+            self.assertEqual(last.get("event"), "end")
 
     def do_look(self):
         ids = self.live_door().runs()
         for run in self.h.runs.values():
             self.assertIn(run.id, ids)
 
-    STEPS = (("submit", 55), ("ctl", 20), ("wait", 10), ("look", 3), ("kill_runner", 5), ("kill_init", 3),
-             ("kill_door", 2), ("stop_door", 1))
+    STEPS = (("submit", 55), ("ctl", 20), ("wait", 10), ("look", 3), ("kill_runner", 4), ("kill_init", 3),
+             ("arm", 3), ("kill_door", 2), ("stop_door", 1))
 
     def play(self, seed, steps, **settings):
         self.rnd = random.Random(seed)

@@ -124,7 +124,9 @@ memory = [
           "until_error(fill)\nsys.exit(7)", limits("failed", MEMORY)),
     Abuse("unix_sockets", "def fill():\n  a, b = socket.socketpair()\n  a.setblocking(False)\n"
           "  try:\n    while True: a.send(bytes(1 << 16))\n  except BlockingIOError: return a, b\n"
-          "os.fork(); os.fork()\nuntil_error(fill)\nsys.exit(7)", limits("failed", MEMORY)),
+          "os.fork(); os.fork()\nheld = until_error(fill)\n"
+          # At the limit the kernel may refuse a buffer and kill nobody. No room is left for anything else then.
+          "x = b'x' * (16 << 20)\nsys.exit(7)", limits("failed", MEMORY)),
     Abuse("tcp_buffers", TCP_HOG, ("completed", "completed", ""), at_most(80 * MIB)),
     Abuse("page_tables", "m = mmap.mmap(-1, 1 << 40, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)\n"
           "for i in range(0, len(m), 2 << 20): m[i]", limits("failed", MEMORY)),

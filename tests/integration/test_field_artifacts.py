@@ -102,13 +102,10 @@ class F42(Case):
         os.makedirs("/var/fc-private", 0o700, exist_ok=True)
         with open("/var/fc-private/marker", "w") as f:
             f.write("MARK-f42\n")
+        cls.addClassCleanup(shutil.rmtree, "/var/fc-private", ignore_errors=True)
         cls.m = sbx.Mount(env={"FIELD": "MARK-f42"})
+        cls.addClassCleanup(cls.m.close)
         cls.m.start()
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        shutil.rmtree("/var/fc-private", ignore_errors=True)
 
     def test_F42_links_that_point_out_of_the_workspace(self):
         r = self.capture(self.SCRIPT, self.PATTERNS, ("completed", "limits_applied"))

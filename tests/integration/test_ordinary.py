@@ -9,7 +9,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
@@ -155,26 +154,36 @@ class Ordinary(unittest.TestCase):
             self.assertEqual(run.stdout, b"old\n")
 
 
+STAGE = "/mnt"  # covered in the mount namespace of this test
+
+
 def become_nobody():
-    """A device of our own for everybody, out of sight of the rest of the system."""
+    """A device of our own for everybody, and a place where everybody may read this source and build, out
+    of sight of the rest of the system. False when that cannot be had."""
     libc = sbx.libc
-    dev = tempfile.mkdtemp(prefix="sbx-dev-")
+    source, build = os.path.abspath(sbx.SOURCE), os.path.abspath(sbx.BUILD)
     if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) or \
-            libc.mount(b"tmpfs", dev.encode(), b"tmpfs", 0, b"mode=755"):
+            libc.mount(b"tmpfs", STAGE.encode(), b"tmpfs", 0, b"mode=755"):
         return False
-    node = os.path.join(dev, "fuse")
+    node = os.path.join(STAGE, "fuse")
     os.mknod(node, stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
     os.chmod(node, 0o666)
     if libc.mount(node.encode(), b"/dev/fuse", None, MS_BIND, None):
         return False
-    libc.umount2(dev.encode(), 2)
-    os.rmdir(dev)
+    for name, path in (("SOURCE", source), ("BUILD", build)):
+        here = os.path.join(STAGE, name.lower())
+        os.mkdir(here)
+        os.chmod(here, 0o755)
+        if libc.mount(path.encode(), here.encode(), None, MS_BIND | MS_REC, None):
+            return False
+        os.environ["SBX_%s_ROOT" % name] = here
     user = pwd.getpwnam("nobody")
     os.setgroups([])
     os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
     os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
     os.environ.update(HOME="/nonexistent", USER="nobody")
     os.environ.pop("XDG_STATE_HOME", None)
+    os.chdir("/")
     return True
 
 
@@ -182,5 +191,6 @@ if __name__ == "__main__":
     if sbx.ROOT and os.path.exists("/dev/fuse") and become_nobody():
         # Anew, so that every module sees the user that it is now; root's own interpreter may be private.
         python = sys.executable if os.access(sys.executable, os.X_OK) else "/usr/bin/python3"
-        os.execv(python, [python, *sys.argv])
+        me = os.path.join(os.environ["SBX_SOURCE_ROOT"], "tests/integration", os.path.basename(__file__))
+        os.execv(python, [python, me, *sys.argv[1:]])
     sbx.main()

@@ -351,11 +351,8 @@ class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.m = Mount(opts=cls.opts, settings=cls.settings)
+        cls.addClassCleanup(cls.m.close)  # also when a subclass fails in its own setUpClass
         cls.m.start()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.m.close()
 
 
 class TapResult(unittest.TestResult):
