@@ -126,7 +126,7 @@ def fill_runs(state, n):
     with sbx.Mount(state=state) as m:
         m.run({"command": ["true"]})
     db = sqlite3.connect(os.path.join(state, "state.db"))
-    cols = [r[1] for r in db.execute("PRAGMA table_info(runs)") if r[1] not in ("id", "row")]
+    cols = [r[1] for r in db.execute("PRAGMA table_info(runs)") if r[1] not in ("id", "rid")]
     source = db.execute("SELECT %s FROM runs LIMIT 1" % ",".join(cols)).fetchone()
     sql = "INSERT INTO runs (id,%s) VALUES (%s)" % (",".join(cols), ",".join("?" * (len(cols) + 1)))
     base = int(time.time() * 1000) << 80 | 7 << 76 | 2 << 62
