@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trees of real files: the artifacts of a run. The kernel's numbers for them are slots of a table
- * that holds (row, path); a slot lives as long as the kernel remembers it. Files are opened below
- * the run's directory without following a link, and handed to the kernel by splice.
+ * Trees of real files: the artifacts of a run. The kernel's numbers for them are looked up in a
+ * table that holds (row, path) as long as the kernel remembers it. A number is made of its place,
+ * so that it is the same when the kernel had forgotten it: cp takes a file whose number changed
+ * between its stat and its open for another one. Files are opened below the run's directory without
+ * following a link, and handed to the kernel by splice.
  */
 #include "fsd/fsd_i.h"
 
@@ -19,7 +21,7 @@
 struct real_node {
 	struct real_node *next;	      /* in the bucket of its number */
 	struct real_node *place_next; /* in the bucket of its place */
-	uint64_t number;	      /* INO_REAL | counter */
+	uint64_t number; /* of its place; the next that is free where two places have one */
 	int64_t row;
 	char id[37];
 	uint64_t nlookup;
@@ -30,18 +32,26 @@ enum { BUCKETS = 1024 };
 
 struct real_nodes {
 	pthread_mutex_t lock;
-	uint64_t counter;
 	struct real_node *by_number[BUCKETS];
 	struct real_node *by_place[BUCKETS];
 };
 
+static uint64_t add_hash(uint64_t hash, const char *s)
+{
+	for (; *s; s++)
+		hash = (hash ^ (unsigned char)*s) * UINT64_C(1099511628211);
+	return hash;
+}
+
+static uint64_t place_hash(int64_t row, const char *path)
+{
+	/* FNV-1a; whoever finds two names of one hash gets two numbers all the same. */
+	return add_hash(UINT64_C(14695981039346656037) ^ (uint64_t)row, path);
+}
+
 static size_t place_bucket(int64_t row, const char *path)
 {
-	uint64_t hash = UINT64_C(14695981039346656037) ^ (uint64_t)row; /* FNV-1a */
-
-	for (; *path; path++)
-		hash = (hash ^ (unsigned char)*path) * UINT64_C(1099511628211);
-	return hash % BUCKETS;
+	return place_hash(row, path) % BUCKETS;
 }
 
 struct real_nodes *real_new(void)
@@ -144,6 +154,20 @@ static void present(struct fsd *f, fuse_ino_t ino, int64_t row, struct stat *st)
 		st->st_nlink = 1;
 }
 
+/* Under the lock. */
+static uint64_t free_number(const struct real_nodes *t, int64_t row, const char *path)
+{
+	uint64_t number = INO_REAL | place_hash(row, path);
+	const struct real_node *n;
+
+	for (;; number = INO_REAL | (number + 1)) {
+		for (n = t->by_number[number % BUCKETS]; n && n->number != number;)
+			n = n->next;
+		if (!n)
+			return number;
+	}
+}
+
 /* The number of this place: the one the kernel has already, or a new one. */
 static uint64_t number_of(struct real_nodes *t, const struct place *p, const char *name)
 {
@@ -165,7 +189,7 @@ static uint64_t number_of(struct real_nodes *t, const struct place *p, const cha
 		number = old->number;
 		free(n);
 	} else {
-		n->number = number = INO_REAL | ++t->counter;
+		n->number = number = free_number(t, p->row, n->path);
 		n->row = p->row;
 		memcpy(n->id, p->id, sizeof(n->id));
 		n->nlookup = 1;
@@ -375,6 +399,8 @@ void real_opendir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_fil
 static size_t fill(fuse_req_t req, struct real_handle *h, char *buf, size_t size, off_t off,
 		   bool plus)
 {
+	uint64_t dir_hash =
+		add_hash(place_hash(h->place.row, h->place.path), *h->place.path ? "/" : "");
 	struct dirent *d;
 	size_t len = 0;
 
@@ -382,7 +408,8 @@ static size_t fill(fuse_req_t req, struct real_handle *h, char *buf, size_t size
 		return 0;
 	seekdir(h->dir, off);
 	while ((d = readdir(h->dir))) {
-		struct fuse_entry_param e = { .attr = { .st_ino = d->d_ino,
+		struct fuse_entry_param e = { .attr = { .st_ino = INO_REAL |
+								  add_hash(dir_hash, d->d_name),
 							.st_mode = (mode_t)d->d_type << 12 } };
 		size_t n;
 

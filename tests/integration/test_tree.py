@@ -94,7 +94,8 @@ class EveryRow(TreeCase):
                     row["path"].replace("namespace.json", "<name>.json")))
 
     def test_readdir_and_stat_agree_on_numbers_and_kinds(self):
-        for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.path("runtimes"), self.path("admin")):
+        for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.run_.path("artifacts"), self.path("runtimes"),
+                     self.path("admin")):
             with os.scandir(base) as it:
                 for e in it:
                     st = os.lstat(e.path)
@@ -280,12 +281,12 @@ class Names(TreeCase):
 
     def test_inode_numbers_survive_a_restart(self):
         with sbx.Mount() as m:
-            run = m.run({"command": ["true"]})
-            paths = [m.mnt, run.dir, run.path("log"), run.path("status.json")]
+            run = m.run({"command": ["sh", "-c", "mkdir d; touch a d/b"], "capture_patterns": ["a", "d/*"]})
+            paths = [m.mnt, run.dir, *map(run.path, ("log", "status.json", "artifacts", "artifacts/d/b", "artifacts/a"))]
             before = [os.stat(p).st_ino for p in paths]
             m.stop()
             m.start()
-            self.assertEqual([os.stat(p).st_ino for p in paths], before)
+            self.assertEqual([os.stat(p).st_ino for p in reversed(paths)], before[::-1])
 
     def test_without_runs(self):
         with sbx.Mount(opts=["workers=0"]) as m:
