@@ -39,6 +39,7 @@ enum {
 	KICK_NAMES =
 		1000, /* artifacts of one run that are announced; whoever watches lists anyway */
 	KICK_AFTER_MS = 20,  /* so that what happens at once is told at once, in one go */
+	KICK_TRIES = 10,     /* to announce one run */
 	KICK_EVERY_MS = 100, /* at most ten a second for one node */
 	KICK_MAX = 4096, /* runs that may be waiting for a kick; beyond that, watchers miss some */
 };
@@ -188,9 +189,11 @@ static void kick_new(int root, const char *id)
 	(void)snprintf(path, sizeof(path), "runs/%s", id);
 	/* Whoever looked the name up meanwhile made the kernel know it; its answer to that had no
 	 * life time (announced_row), so the kernel asks again, and we say that it is not there. */
-	for (int tries = 0; tries < 3; tries++)
-		if (mkdirat(root, path, 0700) == 0 || errno != EEXIST)
-			break;
+	for (int tries = 0; tries < KICK_TRIES; tries++)
+		if (mkdirat(root, path, 0700) == 0 || errno == ENOTCONN || errno == ECONNABORTED)
+			return;
+	sbx_log(SBX_LOG_WARNING, "run not announced to watchers run=%s error=\"%s\"", id,
+		strerror(errno));
 }
 
 /* The size asked for is of no interest: the answer carries the true one. */
