@@ -407,3 +407,24 @@ void sbx_close_from(unsigned lowest)
 {
 	(void)syscall(SYS_close_range, lowest, ~0U, 0);
 }
+
+const char *sbx_proc_stat(pid_t pid, int field, char *buf, size_t size, bool *ret_dead)
+{
+	sbx_autoclose int fd = -1;
+	char path[40], *p;
+	ssize_t n;
+
+	(void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : sbx_read_full(fd, buf, size - 1);
+	if (n <= 0)
+		return NULL;
+	buf[n] = '\0';
+	/* The name in parentheses, field 2, may hold anything. */
+	p = strrchr(buf, ')');
+	if (p && ret_dead)
+		*ret_dead = strncmp(p, ") Z", 3) == 0 || strncmp(p, ") X", 3) == 0;
+	for (int at = 2; p && at < field; at++)
+		p = strchr(p + 1, ' ');
+	return p ? p + 1 : NULL;
+}

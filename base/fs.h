@@ -28,6 +28,11 @@ int sbx_mkdirs_beneath(int dirfd, const char *path, mode_t mode);
 /* mkdir -p of a trusted path, as given. */
 int sbx_mkdirs(const char *path, mode_t mode);
 
+/* Field number `field` (3 and up, as proc_pid_stat(5) counts) of /proc/PID/stat and what follows
+ * it, read into `buf`; NULL when there is no such process or field. *ret_dead, if wanted: only its
+ * exit status is left. Thread-safe. */
+const char *sbx_proc_stat(pid_t pid, int field, char *buf, size_t size, bool *ret_dead);
+
 /* All of it, or a negative errno (EINTR is retried). */
 int sbx_write_all(int fd, const void *data, size_t len);
 int sbx_pwrite_all(int fd, const void *data, size_t len, off_t off);

@@ -23,24 +23,13 @@ enum {
 
 uint64_t cg_start_time(pid_t pid)
 {
-	char path[40], text[1024], *p;
 	unsigned long long start;
-	sbx_autoclose int fd = -1;
-	ssize_t n;
+	bool dead = false;
+	char text[1024];
+	const char *p = sbx_proc_stat(pid, 22, text, sizeof(text), &dead);
 
-	(void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : sbx_read_full(fd, text, sizeof(text) - 1);
-	if (n <= 0)
-		return 0;
-	text[n] = '\0';
-	/* The name in parentheses may hold anything; field 22 is the 20th behind it. */
-	p = strrchr(text, ')');
-	if (p && (strncmp(p, ") Z", 3) == 0 || strncmp(p, ") X", 3) == 0))
-		return 0; /* only its exit status is left, for a parent that may never ask */
-	for (int field = 2; p && field < 22; field++)
-		p = strchr(p + 1, ' ');
-	return p && sscanf(p, " %llu", &start) == 1 ? start : 0;
+	/* Of a dead one only the exit status is left, for a parent that may never ask. */
+	return p && !dead && sscanf(p, "%llu", &start) == 1 ? start : 0;
 }
 
 /* Is the process still in the group? Between reading the list and opening the process its number

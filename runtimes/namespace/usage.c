@@ -17,20 +17,10 @@ enum { TREE_MAX = 4096 }; /* processes looked at; what is beyond is counted when
 static uint64_t own_ticks(pid_t pid)
 {
 	unsigned long long t[4] = { 0 };
-	char path[40], text[1024], *p;
-	sbx_autoclose int fd = -1;
-	ssize_t n;
+	char text[1024];
+	const char *p = sbx_proc_stat(pid, 14, text, sizeof(text), NULL);
 
-	(void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : sbx_read_full(fd, text, sizeof(text) - 1);
-	if (n <= 0)
-		return 0;
-	text[n] = '\0';
-	p = strrchr(text, ')');
-	for (int field = 2; p && field < 14; field++)
-		p = strchr(p + 1, ' ');
-	if (!p || sscanf(p, " %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3]) != 4)
+	if (!p || sscanf(p, "%llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3]) != 4)
 		return 0;
 	return t[0] + t[1] + t[2] + t[3];
 }
