@@ -13,11 +13,12 @@ build_needs='
 cmd:gcc=gcc hdr:stdio.h=libc6-dev cmd:meson=meson cmd:ninja=ninja-build cmd:pkg-config=pkg-config
 pc:fuse3=libfuse3-dev cmd:fusermount3=fuse3 pc:json-c=libjson-c-dev pc:sqlite3=libsqlite3-dev
 pc:libseccomp=libseccomp-dev pc:inih=libinih-dev pc:libcrypto=libssl-dev
-pc:cmocka=libcmocka-dev'
+pc:cmocka=libcmocka-dev
+pc:libmicrohttpd=libmicrohttpd-dev hdr:wslay/wslay.h=libwslay-dev pc:libjwt=libjwt-dev'
 
 test_needs='
 cmd:python3=python3 cmd:bwrap=bubblewrap cmd:rsync=rsync static:busybox=busybox-static
-cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps'
+cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps cmd:curl=curl'
 
 # Without these some tests are skipped, and say so.
 test_wishes='

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private to apid/, divided by source file.
+ *
+ * Threads:
+ *   main      signals
+ *   acceptor  takes connections in, turns away what is too many, ends what is too slow (conn.c)
+ *   http      a pool of libmicrohttpd's; each connection belongs to one of them; handlers run there
+ *   watcher   follows the feed and continues requests that wait for the end of a run (wait.c)
+ *   streams   every WebSocket, in one epoll loop (ws.c and its like)
+ * A handler never waits for anything but the store: what waits is suspended.
+ */
+#ifndef SBX_APID_APID_I_H
+#define SBX_APID_APID_I_H
+
+#include <microhttpd.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "base/auto.h"
+#include "base/buf.h"
+#include "base/error.h"
+#include "orchestrator/orchestrator.h"
+
+#define API_BASE "/api/v1/sandbox"
+
+enum {
+	API_TARGET_MAX = 8 << 10,	    /* bytes of a request's path and query */
+	API_BODY_MAX = (16 << 20) + 1,	    /* a document of 16 MiB, and one byte to tell it is more */
+	API_REPLY_MAX = 64 << 20,	    /* of what is made in memory */
+	API_REQUEST_ID = 64,		    /* bytes of X-Request-ID that are kept */
+};
+
+struct auth;
+struct conns;
+struct waiting;
+struct ws;
+
+struct apid {
+	struct orch *orch;
+	struct store *store; /* borrowed from orch */
+	struct MHD_Daemon *http;
+	struct auth *auth;
+	struct conns *conns;
+	struct waiting *waiting;
+	struct ws *ws;
+	/* Since this process began, for /metrics. */
+	atomic_llong requests, refused;
+};
+
+/* ---- http.c: one request ----------------------------------------------------------------------- */
+
+struct route;
+
+enum { API_PARAMS = 2, API_PARAM_MAX = 4096 };
+
+/* Lives from the head of a request until its answer is sent. One thread at a time. */
+struct req {
+	struct apid *a;
+	struct MHD_Connection *conn;
+	const char *method;  /* libmicrohttpd's */
+	char *target;	     /* owned; path and query as they came */
+	size_t path_len;     /* of the path in target */
+	const struct route *route; /* NULL: none fits */
+	/* Values of the route's {names}, decoded, in its order; owned. NULL past the last. */
+	char *param[API_PARAMS];
+	struct orch_principal who; /* of routes that need a login */
+	struct sbx_buf body;	   /* whole when the handler is called */
+	bool body_too_large;
+	bool continued;	      /* called again after req_suspend */
+	void *state;	      /* the handler's own, between two calls; freed by free_state */
+	void (*free_state)(void *state);
+	char id[API_REQUEST_ID + 1]; /* X-Request-ID: the client's when it is decent, else ours */
+	int64_t began_us;	     /* boot clock */
+	int status;		     /* of the answer; 0: none yet */
+	int64_t sent;		     /* bytes of its body */
+	bool head;		     /* HEAD: as GET, without the body */
+};
+
+/* NULL when there is none. Borrowed. */
+const char *req_header(const struct req *q, const char *name);
+const char *req_query(const struct req *q, const char *name);
+/* A whole number in the query: def when it is absent; false (and the refusal is queued) when it is
+ * no number or outside least..most. */
+bool req_query_int(struct req *q, const char *name, int64_t def, int64_t least, int64_t most,
+		   int64_t *ret, enum MHD_Result *ret_answer);
+
+typedef enum MHD_Result handler(struct req *q);
+
+/* ---- reply.c: answers ---------------------------------------------------------------------------
+ * Each queues one answer and returns what the handler must return. Extra headers are NULL-ended
+ * name, value pairs. */
+
+/* Takes the buffer's bytes. */
+enum MHD_Result reply_json(struct req *q, int status, struct sbx_buf *body,
+			   const char *const *headers);
+enum MHD_Result reply_text(struct req *q, int status, const char *type, struct sbx_buf *body,
+			   const char *const *headers);
+enum MHD_Result reply_empty(struct req *q, int status, const char *const *headers);
+/* The error document of design: always "error", and "detail" where the reference has one. */
+enum MHD_Result reply_error(struct req *q, const struct sbx_error *e);
+/* The same with a status and a `detail` of its own (JSON text; NULL: none). */
+enum MHD_Result reply_refusal(struct req *q, int status, const char *code, const char *message,
+			      const char *detail_json, const char *const *headers);
+/* For a file: `response` is consumed. */
+enum MHD_Result reply_response(struct req *q, int status, struct MHD_Response *response,
+			       const char *const *headers);
+
+/* ---- route.c: which handler -------------------------------------------------------------------- */
+
+enum route_access { ROUTE_PUBLIC = 1, ROUTE_USER, ROUTE_ADMIN, ROUTE_OWN /* the handler asks */ };
+
+/* One row of routes.def. */
+struct route {
+	const char *method; /* GET serves HEAD too */
+	const char *path;   /* below API_BASE unless it begins with "//": {name} is one segment, {name...}
+			       the rest */
+	enum route_access access;
+	handler *handle;
+	const char *tag;     /* for openapi.json */
+	const char *body;    /* name of the body's schema there, NULL: takes no body */
+	const char *answer;  /* name of the answer's schema */
+	const char *summary; /* one line */
+};
+const struct route *route_at(size_t i); /* NULL past the end */
+/* Finds the route and fills q->param. NULL with *ret_allow NULL: no such path (404); with
+ * *ret_allow: another method would do (405). path is q->target without its query. */
+const struct route *route_find(struct req *q, const char **ret_allow);
+/* NULL when the path may be looked at further, else the `detail` of the refusal (400). Looks at the
+ * path as it came, before anything else does. */
+const char *route_guard(const char *path, size_t len);
+
+/* ---- auth.c, jwt.c: who ------------------------------------------------------------------------- */
+
+struct credentials {
+	const char *api_key;	   /* X-API-KEY, NULL: none */
+	const char *authorization; /* the whole header */
+	const char *token;	   /* a JWT or a key in the query of a stream; NULL: none */
+	int fd;			   /* the connection's socket, for peer credentials */
+};
+/* INVALID_CONFIG. Reads key files; makes api.key when there is none. */
+int auth_new(struct apid *a, struct auth **ret, struct sbx_error *e);
+struct auth *auth_free(struct auth *u); /* NULL is fine */
+/* Reads the key files again, after a reload of the settings; on failure the old ones stay. */
+int auth_reload(struct auth *u, struct sbx_error *e);
+/* UNAUTHORIZED with a message that helps its owner and nobody else. Any thread. */
+int auth_check(struct auth *u, const struct credentials *c, struct orch_principal *ret,
+	       struct sbx_error *e);
+
+/* ---- conn.c: connections ------------------------------------------------------------------------ */
+
+/* Binds everything that the settings name (INVALID_CONFIG with the address that failed); prints
+ * "listening on ..." lines. */
+int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e);
+int conns_start(struct conns *c, struct sbx_error *e); /* the thread; a->http is there */
+struct conns *conns_close(struct conns *c);	       /* NULL is fine */
+/* libmicrohttpd's callback for beginnings and ends. */
+void conns_notify(void *apid, struct MHD_Connection *conn, void **socket_context,
+		  enum MHD_ConnectionNotificationCode code);
+enum conn_stage { CONN_HEAD = 1, CONN_BODY, CONN_ANSWER, CONN_IDLE, CONN_UPGRADED };
+/* What the connection waits for from now on; each stage has its own time limit. */
+void conns_stage(struct req *q, enum conn_stage stage);
+int64_t conns_count(struct conns *c);
+
+/* ---- wait.c: requests that wait for the end of a run --------------------------------------------- */
+
+int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e);
+struct waiting *waiting_stop(struct waiting *w); /* continues all of them; NULL is fine */
+/* Suspends the request until the run has ended, the time is over or the client has gone; then its
+ * handler is called again with q->continued. The caller looks at the run once more by itself after
+ * this returned true and before it returns MHD_YES: see runs.c. */
+enum MHD_Result waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_us);
+
+/* ---- stream.c, ws*.c: WebSocket ------------------------------------------------------------------- */
+
+int ws_start(struct apid *a, struct ws **ret, struct sbx_error *e);
+struct ws *ws_stop(struct ws *w); /* closes every socket with 1001; NULL is fine */
+handler stream_open;		  /* GET /runs/{run_id}/stream */
+/* The path (and query) under which the run's stream is found; signed when that is set.
+ * malloc'd. */
+char *stream_url(struct apid *a, const char *run_id, int64_t from_seq);
+void ws_metrics(struct ws *w, struct sbx_buf *out);
+
+/* ---- handlers ------------------------------------------------------------------------------------- */
+
+#define X(method, path, access, handle, ...) handler handle;
+#include "apid/routes.def"
+#undef X
+
+/* openapi.c */
+void openapi_make(struct sbx_buf *out);
+
+#endif
