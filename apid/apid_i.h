@@ -27,21 +27,22 @@
 #define API_BASE "/api/v1/sandbox"
 
 enum {
-	API_TARGET_MAX = 8 << 10,	    /* bytes of a request's path and query */
-	API_BODY_MAX = (16 << 20) + 1,	    /* a document of 16 MiB, and one byte to tell it is more */
-	API_REPLY_MAX = 64 << 20,	    /* of what is made in memory */
-	API_REQUEST_ID = 64,		    /* bytes of X-Request-ID that are kept */
+	API_TARGET_MAX = 8 << 10,      /* bytes of a request's path and query */
+	API_BODY_MAX = (16 << 20) + 1, /* a document of 16 MiB, and one byte to tell it is more */
+	API_REPLY_MAX = 64 << 20,      /* of what is made in memory */
+	API_REQUEST_ID = 64,	       /* bytes of X-Request-ID that are kept */
 };
 
 struct auth;
 struct conns;
+struct http;
 struct waiting;
 struct ws;
 
 struct apid {
 	struct orch *orch;
 	struct store *store; /* borrowed from orch */
-	struct MHD_Daemon *http;
+	struct http *http;
 	struct auth *auth;
 	struct conns *conns;
 	struct waiting *waiting;
@@ -50,27 +51,41 @@ struct apid {
 	atomic_llong requests, refused;
 };
 
-/* ---- http.c: one request ----------------------------------------------------------------------- */
+/* ---- http.c: one request -----------------------------------------------------------------------
+ */
 
 struct route;
 
-enum { API_PARAMS = 2, API_PARAM_MAX = 4096 };
+enum { API_PARAMS = 2, API_PARAM_MAX = 4096, ROUTE_ALLOW = 64 };
+
+enum wait_end {
+	WAIT_NONE,
+	WAIT_ENDED,
+	WAIT_TIME,
+	WAIT_GONE,
+	WAIT_LOOK /* wait again if need be */
+};
+enum req_verdict { REQ_FINE, REQ_LONG_TARGET, REQ_BAD_PATH, REQ_NO_ROUTE, REQ_ERROR };
 
 /* Lives from the head of a request until its answer is sent. One thread at a time. */
 struct req {
 	struct apid *a;
 	struct MHD_Connection *conn;
-	const char *method;  /* libmicrohttpd's */
-	char *target;	     /* owned; path and query as they came */
-	size_t path_len;     /* of the path in target */
+	const char *method;	   /* libmicrohttpd's; NULL until the head is there */
+	char *target;		   /* owned; path and query as they came */
+	size_t path_len;	   /* of the path in target */
 	const struct route *route; /* NULL: none fits */
 	/* Values of the route's {names}, decoded, in its order; owned. NULL past the last. */
 	char *param[API_PARAMS];
 	struct orch_principal who; /* of routes that need a login */
-	struct sbx_buf body;	   /* whole when the handler is called */
-	bool body_too_large;
-	bool continued;	      /* called again after req_suspend */
-	void *state;	      /* the handler's own, between two calls; freed by free_state */
+	struct sbx_buf body;	   /* whole when the handler is called; data NULL when empty */
+	size_t drained;		   /* bytes of the body that came */
+	enum req_verdict verdict;
+	const char *hint;	 /* of REQ_BAD_PATH: which of the two answers */
+	char allow[ROUTE_ALLOW]; /* of REQ_NO_ROUTE: methods that would do */
+	struct sbx_error why;	 /* of REQ_ERROR */
+	enum wait_end continued; /* called again after waiting_add(), and why */
+	void *state;		 /* the handler's own, between two calls; freed by free_state */
 	void (*free_state)(void *state);
 	char id[API_REQUEST_ID + 1]; /* X-Request-ID: the client's when it is decent, else ours */
 	int64_t began_us;	     /* boot clock */
@@ -79,6 +94,11 @@ struct req {
 	bool head;		     /* HEAD: as GET, without the body */
 };
 
+int http_start(struct apid *a, struct http **ret, struct sbx_error *e);
+struct http *http_stop(struct http *h); /* NULL is fine */
+/* The acceptor's: takes the socket over, also when it fails. */
+void http_take(struct http *h, int fd, bool tls, const struct sockaddr *addr, socklen_t len);
+
 /* NULL when there is none. Borrowed. */
 const char *req_header(const struct req *q, const char *name);
 const char *req_query(const struct req *q, const char *name);
@@ -86,6 +106,8 @@ const char *req_query(const struct req *q, const char *name);
  * no number or outside least..most. */
 bool req_query_int(struct req *q, const char *name, int64_t def, int64_t least, int64_t most,
 		   int64_t *ret, enum MHD_Result *ret_answer);
+
+int req_socket(const struct req *q); /* of its connection; borrowed */
 
 typedef enum MHD_Result handler(struct req *q);
 
@@ -104,19 +126,24 @@ enum MHD_Result reply_error(struct req *q, const struct sbx_error *e);
 /* The same with a status and a `detail` of its own (JSON text; NULL: none). */
 enum MHD_Result reply_refusal(struct req *q, int status, const char *code, const char *message,
 			      const char *detail_json, const char *const *headers);
+enum MHD_Result reply_bad_path(struct req *q, const char *detail); /* 400, see route_guard */
+enum MHD_Result reply_no_route(struct req *q, const char *allow);  /* 404, or 405 with methods */
+/* 422: a member of the query. */
+enum MHD_Result reply_invalid_query(struct req *q, const char *name, const char *message);
 /* For a file: `response` is consumed. */
 enum MHD_Result reply_response(struct req *q, int status, struct MHD_Response *response,
 			       const char *const *headers);
 
-/* ---- route.c: which handler -------------------------------------------------------------------- */
+/* ---- route.c: which handler --------------------------------------------------------------------
+ */
 
 enum route_access { ROUTE_PUBLIC = 1, ROUTE_USER, ROUTE_ADMIN, ROUTE_OWN /* the handler asks */ };
 
 /* One row of routes.def. */
 struct route {
 	const char *method; /* GET serves HEAD too */
-	const char *path;   /* below API_BASE unless it begins with "//": {name} is one segment, {name...}
-			       the rest */
+	const char *path;   /* below API_BASE unless it begins with "//": {name} is one segment,
+			       {name...}   the rest */
 	enum route_access access;
 	handler *handle;
 	const char *tag;     /* for openapi.json */
@@ -125,14 +152,15 @@ struct route {
 	const char *summary; /* one line */
 };
 const struct route *route_at(size_t i); /* NULL past the end */
-/* Finds the route and fills q->param. NULL with *ret_allow NULL: no such path (404); with
- * *ret_allow: another method would do (405). path is q->target without its query. */
-const struct route *route_find(struct req *q, const char **ret_allow);
+/* Finds the route and fills q->param. NULL: no such path (404), or, when ret_allow is not empty,
+ * the methods in it would do (405). */
+const struct route *route_find(struct req *q, char ret_allow[ROUTE_ALLOW]);
 /* NULL when the path may be looked at further, else the `detail` of the refusal (400). Looks at the
  * path as it came, before anything else does. */
 const char *route_guard(const char *path, size_t len);
 
-/* ---- auth.c, jwt.c: who ------------------------------------------------------------------------- */
+/* ---- auth.c, jwt.c: who -------------------------------------------------------------------------
+ */
 
 struct credentials {
 	const char *api_key;	   /* X-API-KEY, NULL: none */
@@ -149,31 +177,37 @@ int auth_reload(struct auth *u, struct sbx_error *e);
 int auth_check(struct auth *u, const struct credentials *c, struct orch_principal *ret,
 	       struct sbx_error *e);
 
-/* ---- conn.c: connections ------------------------------------------------------------------------ */
+/* ---- conn.c: connections ------------------------------------------------------------------------
+ */
 
 /* Binds everything that the settings name (INVALID_CONFIG with the address that failed); prints
  * "listening on ..." lines. */
 int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e);
 int conns_start(struct conns *c, struct sbx_error *e); /* the thread; a->http is there */
+void conns_stop(struct conns *c);		       /* nothing is accepted any more */
 struct conns *conns_close(struct conns *c);	       /* NULL is fine */
 /* libmicrohttpd's callback for beginnings and ends. */
 void conns_notify(void *apid, struct MHD_Connection *conn, void **socket_context,
 		  enum MHD_ConnectionNotificationCode code);
-enum conn_stage { CONN_HEAD = 1, CONN_BODY, CONN_ANSWER, CONN_IDLE, CONN_UPGRADED };
+enum conn_stage { CONN_HEAD = 1, CONN_BODY, CONN_ANSWER, CONN_IDLE, CONN_REFUSED };
 /* What the connection waits for from now on; each stage has its own time limit. */
 void conns_stage(struct req *q, enum conn_stage stage);
 int64_t conns_count(struct conns *c);
+/* A connection that was taken in never got as far as conns_notify. */
+void conns_lost(struct conns *c);
 
-/* ---- wait.c: requests that wait for the end of a run --------------------------------------------- */
+/* ---- wait.c: requests that wait for the end of a run
+ * --------------------------------------------- */
 
 int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e);
-struct waiting *waiting_stop(struct waiting *w); /* continues all of them; NULL is fine */
-/* Suspends the request until the run has ended, the time is over or the client has gone; then its
- * handler is called again with q->continued. The caller looks at the run once more by itself after
- * this returned true and before it returns MHD_YES: see runs.c. */
-enum MHD_Result waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_us);
+void waiting_end(struct waiting *w); /* continues all of them, and suspends none any more */
+struct waiting *waiting_free(struct waiting *w); /* NULL is fine */
+/* Suspends the request until the run has ended, the time (boot clock) is over or the client has
+ * gone; then its handler is called again with q->continued. False: it shall go on at once. */
+bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_us);
 
-/* ---- stream.c, ws*.c: WebSocket ------------------------------------------------------------------- */
+/* ---- stream.c, ws*.c: WebSocket
+ * ------------------------------------------------------------------- */
 
 int ws_start(struct apid *a, struct ws **ret, struct sbx_error *e);
 struct ws *ws_stop(struct ws *w); /* closes every socket with 1001; NULL is fine */
@@ -183,7 +217,8 @@ handler stream_open;		  /* GET /runs/{run_id}/stream */
 char *stream_url(struct apid *a, const char *run_id, int64_t from_seq);
 void ws_metrics(struct ws *w, struct sbx_buf *out);
 
-/* ---- handlers ------------------------------------------------------------------------------------- */
+/* ---- handlers
+ * ------------------------------------------------------------------------------------- */
 
 #define X(method, path, access, handle, ...) handler handle;
 #include "apid/routes.def"

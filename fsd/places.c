@@ -14,36 +14,14 @@
 
 #include "base/auto.h"
 #include "base/log.h"
-#include "orchestrator/settings.h"
-
-static char *default_state(void)
-{
-	const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-	char *path = NULL;
-
-	if (geteuid() == 0)
-		return strdup("/var/lib/sandboxfs");
-	if (xdg && xdg[0] == '/')
-		return asprintf(&path, "%s/sandboxfs", xdg) < 0 ? NULL : path;
-	return home && asprintf(&path, "%s/.local/state/sandboxfs", home) > 0 ? path : NULL;
-}
+#include "orchestrator/orchestrator.h"
 
 int fsd_choose_state(struct fsd_options *o, struct sbx_error *e)
 {
-	struct orch_settings *st = NULL;
-	int rc;
-
 	if (o->state)
 		return 0;
-	rc = orch_settings_load(o->config, (const char *const *)o->overrides, o->n_overrides, &st,
-				e);
-	if (rc < 0)
-		return rc;
-	o->state = st->state_dir ? strdup(st->state_dir) : default_state();
-	orch_settings_free(st);
-	return o->state ? 0
-			: sbx_fail(e, SBX_E_INVALID_CONFIG,
-				   "no state directory: give -o state=DIR, or set HOME");
+	return orch_state_dir(o->config, (const char *const *)o->overrides, o->n_overrides,
+			      &o->state, e);
 }
 
 static bool is_below(const char *path, const char *dir)

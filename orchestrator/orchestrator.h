@@ -44,6 +44,10 @@ struct orch_options {
 	int workers; /* runs at once by this door; 0: submit and show only; -1: settings */
 };
 
+/* The state directory that the settings name, else the usual one of root or of this user; malloc'd.
+ * INVALID_CONFIG. */
+int orch_state_dir(const char *config, const char *const *overrides, size_t n_overrides, char **ret,
+		   struct sbx_error *e);
 /* Opens the store, reads settings, tries the runtimes (a few tens of milliseconds). Takes no
  * ownership of opts' strings. */
 int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_error *e);

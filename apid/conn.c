@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections: where they come in, how many there may be, and how long each may take for what it
+ * does. libmicrohttpd knows one listening socket and one time limit, for silence; we have several
+ * sockets, and a client that sends a byte now and then must not hold a connection for ever.
+ *
+ * Each stage of a connection has one time limit, so that the list of those in it is sorted by
+ * deadline all by itself, and the acceptor sleeps until the first of the first.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "apid/apid_i.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+enum {
+	LISTENERS = 16,
+	BACKLOG = 1024,
+	REFUSED_MAX = 256, /* that are given a second to read why */
+	REFUSED_SECONDS = 1,
+	STAGES = CONN_REFUSED + 1,
+};
+
+struct conn {
+	struct conn *next, **at; /* in the list of its stage */
+	int fd;			 /* libmicrohttpd's; ours in stage CONN_REFUSED */
+	int64_t deadline_us;	 /* boot clock */
+	enum conn_stage stage;
+};
+
+struct list {
+	struct conn *first, **last;
+};
+
+struct listener {
+	int fd;
+	bool tcp;
+};
+
+struct conns {
+	struct apid *a;
+	struct listener at[LISTENERS];
+	size_t n;
+	char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	pthread_t thread;
+	bool started;
+	int epoll, wake, spare; /* owned; spare: a descriptor to give up when there are no more */
+	atomic_bool stop;
+
+	pthread_mutex_t lock; /* everything below */
+	struct list stages[STAGES];
+	int64_t count, refused;
+	int64_t sleeps_until_us; /* the acceptor */
+};
+
+/* ---- the lists, under the lock -----------------------------------------------------------------
+ */
+
+static int64_t seconds_of(const struct conns *c, enum conn_stage stage)
+{
+	const struct orch_settings *s = orch_settings(c->a->orch);
+
+	switch (stage) {
+	case CONN_HEAD:
+		return s->api_header_timeout_sec;
+	case CONN_BODY:
+		return s->api_body_timeout_sec;
+	case CONN_IDLE:
+		return s->api_idle_timeout_sec;
+	case CONN_REFUSED:
+		return REFUSED_SECONDS;
+	default:
+		return 0; /* no limit: a handler has it, and silence is libmicrohttpd's to see */
+	}
+}
+
+static void list_remove(struct conns *c, struct conn *one)
+{
+	*one->at = one->next;
+	if (one->next)
+		one->next->at = one->at;
+	else
+		c->stages[one->stage].last = one->at;
+}
+
+static void list_append(struct conns *c, struct conn *one, enum conn_stage stage)
+{
+	struct list *l = &c->stages[stage];
+	int64_t limit = seconds_of(c, stage);
+	uint64_t now = 1;
+
+	one->stage = stage;
+	one->deadline_us = limit ? sbx_boot_us() + limit * SBX_SECOND_US : INT64_MAX;
+	one->next = NULL;
+	one->at = l->last;
+	*l->last = one;
+	l->last = &one->next;
+	if (one->deadline_us < c->sleeps_until_us) {
+		c->sleeps_until_us = one->deadline_us;
+		if (write(c->wake, &now, sizeof(now)) < 0)
+			sbx_log(SBX_LOG_ERROR, "cannot wake the acceptor");
+	}
+}
+
+/* libmicrohttpd closes a socket only after it has told us, so the number is still its own. */
+static void end_late(struct conns *c, int64_t now)
+{
+	for (int s = 0; s < STAGES; s++) {
+		struct conn *one;
+
+		while ((one = c->stages[s].first) && one->deadline_us <= now) {
+			list_remove(c, one);
+			if (s == CONN_REFUSED) {
+				(void)close(one->fd);
+				c->refused--;
+				free(one);
+				continue;
+			}
+			(void)shutdown(one->fd, SHUT_RDWR);
+			list_append(c, one, CONN_ANSWER); /* until the end of it is reported */
+		}
+	}
+}
+
+static int64_t first_deadline(const struct conns *c)
+{
+	int64_t at = INT64_MAX;
+
+	for (int s = 0; s < STAGES; s++)
+		if (c->stages[s].first && c->stages[s].first->deadline_us < at)
+			at = c->stages[s].first->deadline_us;
+	return at;
+}
+
+/* ---- what others tell us ------------------------------------------------------------------------
+ */
+
+void conns_notify(void *apid, struct MHD_Connection *conn, void **socket_context,
+		  enum MHD_ConnectionNotificationCode code)
+{
+	struct conns *c = ((struct apid *)apid)->conns;
+	struct conn *one = *socket_context;
+
+	if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+		const union MHD_ConnectionInfo *i =
+			MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+		one = calloc(1, sizeof(*one));
+		if (!one)
+			return; /* it lives without limits of time */
+		one->fd = i->connect_fd;
+		pthread_mutex_lock(&c->lock);
+		list_append(c, one, CONN_HEAD);
+		pthread_mutex_unlock(&c->lock);
+		*socket_context = one;
+		return;
+	}
+	pthread_mutex_lock(&c->lock);
+	c->count--;
+	if (one)
+		list_remove(c, one);
+	pthread_mutex_unlock(&c->lock);
+	free(one);
+	*socket_context = NULL;
+}
+
+void conns_stage(struct req *q, enum conn_stage stage)
+{
+	struct conns *c = q->a->conns;
+	const union MHD_ConnectionInfo *i =
+		MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	struct conn *one = i ? i->socket_context : NULL;
+
+	if (!one || one->stage == stage) /* only the thread of the connection changes it */
+		return;
+	pthread_mutex_lock(&c->lock);
+	list_remove(c, one);
+	list_append(c, one, stage);
+	pthread_mutex_unlock(&c->lock);
+}
+
+int64_t conns_count(struct conns *c)
+{
+	int64_t n;
+
+	pthread_mutex_lock(&c->lock);
+	n = c->count;
+	pthread_mutex_unlock(&c->lock);
+	return n;
+}
+
+/* ---- accepting
+ * ------------------------------------------------------------------------------------ */
+
+/* One too many: it is told so, and may read that before it is closed. */
+static void refuse(struct conns *c, int fd)
+{
+	static const char body[] =
+		"{\"error\":{\"code\":\"too_many_connections\",\"message\":\"this service has all "
+		"the connections it may have\",\"details\":{}}}\n";
+	struct epoll_event ev = { .events = EPOLLIN | EPOLLRDHUP };
+	struct conn *one = calloc(1, sizeof(*one));
+	char text[512];
+	int n;
+
+	n = snprintf(text, sizeof(text),
+		     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\n"
+		     "Connection: close\r\nContent-Type: application/json\r\n"
+		     "Content-Length: %zu\r\n\r\n%s",
+		     sizeof(body) - 1, body);
+	(void)send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	(void)shutdown(fd, SHUT_WR);
+	atomic_fetch_add(&c->a->refused, 1);
+	pthread_mutex_lock(&c->lock);
+	ev.data.ptr = one;
+	if (!one || c->refused >= REFUSED_MAX || epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &ev) < 0) {
+		(void)close(fd);
+		free(one);
+	} else {
+		one->fd = fd;
+		c->refused++;
+		list_append(c, one, CONN_REFUSED);
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* What a refused client still sends is read away, or the answer might be lost with a reset. */
+static void refused_event(struct conns *c, struct conn *one)
+{
+	char sink[4096];
+	ssize_t n;
+
+	do {
+		n = recv(one->fd, sink, sizeof(sink), MSG_DONTWAIT);
+	} while (n > 0);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	pthread_mutex_lock(&c->lock);
+	list_remove(c, one);
+	c->refused--;
+	pthread_mutex_unlock(&c->lock);
+	(void)close(one->fd);
+	free(one);
+}
+
+/* No descriptor is left: the spare one takes the connection in, only to end it. */
+static void shed(struct conns *c, int listener)
+{
+	int fd;
+
+	sbx_closep(&c->spare);
+	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	sbx_closep(&fd);
+	c->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void accept_all(struct conns *c, const struct listener *l)
+{
+	int64_t most = orch_settings(c->a->orch)->api_max_connections;
+	struct sockaddr_storage addr;
+
+	for (;;) {
+		socklen_t len = sizeof(addr);
+		int fd = accept4(l->fd, (struct sockaddr *)&addr, &len,
+				 SOCK_CLOEXEC | SOCK_NONBLOCK);
+		bool room;
+
+		if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+			shed(c, l->fd);
+		if (fd < 0 && (errno == EAGAIN || errno == EBADF || errno == EINVAL))
+			return;
+		if (fd < 0)
+			continue;
+		pthread_mutex_lock(&c->lock);
+		room = c->count < most;
+		c->count += room;
+		pthread_mutex_unlock(&c->lock);
+		if (room)
+			http_take(c->a->http, fd, l->tcp, (struct sockaddr *)&addr, len);
+		else
+			refuse(c, fd);
+	}
+}
+
+void conns_lost(struct conns *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->count--;
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* How long to sleep, in milliseconds. */
+static int look_at_time(struct conns *c)
+{
+	int64_t now = sbx_boot_us(), at;
+
+	pthread_mutex_lock(&c->lock);
+	end_late(c, now);
+	at = first_deadline(c);
+	c->sleeps_until_us = at;
+	pthread_mutex_unlock(&c->lock);
+	if (at == INT64_MAX)
+		return -1;
+	return at <= now ? 0 : (int)((at - now) / 1000 + 1);
+}
+
+static void *acceptor(void *arg)
+{
+	struct conns *c = arg;
+	struct epoll_event ev[64];
+
+	while (!atomic_load(&c->stop)) {
+		int n = epoll_wait(c->epoll, ev, SBX_COUNT(ev), look_at_time(c));
+
+		for (int i = 0; i < n && !atomic_load(&c->stop); i++) {
+			const char *p = ev[i].data.ptr;
+			uint64_t count;
+
+			if (p == (char *)&c->wake) {
+				if (read(c->wake, &count, sizeof(count)) < 0)
+					continue;
+			} else if (p >= (char *)c->at && p < (char *)(c->at + c->n)) {
+				accept_all(c, ev[i].data.ptr);
+			} else {
+				refused_event(c, ev[i].data.ptr);
+			}
+		}
+	}
+	return NULL;
+}
+
+/* ---- listening
+ * ------------------------------------------------------------------------------------ */
+
+static int add(struct conns *c, int fd, bool tcp, const char *where, struct sbx_error *e)
+{
+	struct listener *l = &c->at[c->n];
+	struct epoll_event ev = { .events = EPOLLIN, .data.ptr = l };
+
+	if (c->n == LISTENERS)
+		return sbx_fail(e, SBX_E_INVALID_CONFIG, "api_listen: more than %d addresses",
+				LISTENERS - 1);
+	if (listen(fd, BACKLOG) < 0 || epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &ev) < 0)
+		return sbx_fail_errno(e, SBX_E_INVALID_CONFIG, errno, "cannot listen on %s", where);
+	l->fd = fd;
+	l->tcp = tcp;
+	c->n++;
+	return 0;
+}
+
+/* "ADDR:PORT" in two; brackets around an address with colons. */
+static int split(char *where, char **host, char **port, struct sbx_error *e)
+{
+	char *colon = strrchr(where, ':');
+	size_t n;
+
+	if (!colon || !colon[1] || colon == where)
+		return sbx_fail(e, SBX_E_INVALID_CONFIG,
+				"api_listen: found '%s', allowed ADDRESS:PORT, [v6]:PORT or none",
+				where);
+	*colon = '\0';
+	*port = colon + 1;
+	*host = where;
+	n = strlen(where);
+	if (where[0] == '[' && where[n - 1] == ']') {
+		where[n - 1] = '\0';
+		(*host)++;
+	}
+	return 0;
+}
+
+static void say_where(int fd, bool tls)
+{
+	struct sockaddr_storage addr;
+	socklen_t len = sizeof(addr);
+	char host[64], port[16];
+
+	if (getsockname(fd, (struct sockaddr *)&addr, &len) == 0 &&
+	    getnameinfo((struct sockaddr *)&addr, len, host, sizeof(host), port, sizeof(port),
+			NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		sbx_log(SBX_LOG_INFO, "listening address=%s port=%s tls=%d", host, port, tls);
+}
+
+static int listen_tcp(struct conns *c, char *where, bool tls, struct sbx_error *e)
+{
+	struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV,
+				  .ai_socktype = SOCK_STREAM };
+	sbx_autofree char *shown = strdup(where);
+	struct addrinfo *list = NULL;
+	char *host = NULL, *port = NULL;
+	int rc = split(where, &host, &port, e), one = 1;
+
+	if (rc < 0 || !shown)
+		return rc < 0 ? rc : sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	rc = getaddrinfo(host, port, &hints, &list);
+	if (rc != 0)
+		return sbx_fail(e, SBX_E_INVALID_CONFIG, "api_listen: '%s': %s", shown,
+				gai_strerror(rc));
+	rc = 0;
+	for (struct addrinfo *i = list; i && rc == 0; i = i->ai_next) {
+		int fd = socket(i->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+		if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+		    (i->ai_family == AF_INET6 &&
+		     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) < 0) ||
+		    bind(fd, i->ai_addr, i->ai_addrlen) < 0)
+			rc = sbx_fail_errno(e, SBX_E_INVALID_CONFIG, errno, "cannot listen on %s",
+					    shown);
+		else
+			rc = add(c, fd, true, shown, e);
+		if (rc < 0)
+			sbx_closep(&fd);
+		else
+			say_where(fd, tls);
+	}
+	freeaddrinfo(list);
+	return rc;
+}
+
+/* Is somebody listening there? Then it is not ours to replace. */
+static bool is_alive(const struct sockaddr_un *addr)
+{
+	sbx_autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	return fd >= 0 && connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0;
+}
+
+static int listen_unix(struct conns *c, struct sbx_error *e)
+{
+	const struct orch_settings *s = orch_settings(c->a->orch);
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	int n = s->api_socket ? snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", s->api_socket)
+			      : snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/api.sock",
+					 store_dir(c->a->store));
+	int fd, rc;
+
+	if (n >= (int)sizeof(addr.sun_path)) {
+		if (s->api_socket)
+			return sbx_fail(e, SBX_E_INVALID_CONFIG,
+					"api_socket: the path is longer than %zu bytes",
+					sizeof(addr.sun_path) - 1);
+		sbx_log(SBX_LOG_WARNING, "no Unix socket: the path of the state directory is too "
+					 "long; give api_socket");
+		return 0;
+	}
+	if (is_alive(&addr))
+		return sbx_fail(e, SBX_E_INVALID_CONFIG, "another service listens on %s",
+				addr.sun_path);
+	(void)unlink(addr.sun_path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	/* The service's umask lets nobody in until the mode is right. */
+	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
+	    chmod(addr.sun_path, (mode_t)strtol(s->api_socket_mode, NULL, 8)) < 0) {
+		rc = sbx_fail_errno(e, SBX_E_INVALID_CONFIG, errno, "cannot listen on %s",
+				    addr.sun_path);
+		sbx_closep(&fd);
+		return rc;
+	}
+	memcpy(c->socket_path, addr.sun_path, sizeof(c->socket_path));
+	sbx_log(SBX_LOG_INFO, "listening path=%s", addr.sun_path);
+	rc = add(c, fd, false, addr.sun_path, e);
+	if (rc < 0)
+		sbx_closep(&fd);
+	return rc;
+}
+
+static int listen_all(struct conns *c, struct sbx_error *e)
+{
+	const struct orch_settings *s = orch_settings(c->a->orch);
+	sbx_autofree char *list = strdup(s->api_listen);
+	char *rest = list, *where;
+	int rc = listen_unix(c, e);
+
+	if (!list)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	while (rc == 0 && (where = strsep(&rest, ",")))
+		if (strcmp(where, "none") != 0)
+			rc = listen_tcp(c, where, s->api_tls_cert != NULL, e);
+	return rc;
+}
+
+int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e)
+{
+	struct conns *c = calloc(1, sizeof(*c));
+	struct epoll_event ev = { .events = EPOLLIN };
+
+	if (!c)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	*ret = c;
+	c->a = a;
+	c->sleeps_until_us = INT64_MAX;
+	pthread_mutex_init(&c->lock, NULL);
+	for (int s = 0; s < STAGES; s++)
+		c->stages[s].last = &c->stages[s].first;
+	c->epoll = epoll_create1(EPOLL_CLOEXEC);
+	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	c->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	ev.data.ptr = &c->wake;
+	if (c->epoll < 0 || c->wake < 0 || epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->wake, &ev) < 0)
+		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot set up the acceptor");
+	return listen_all(c, e);
+}
+
+int conns_start(struct conns *c, struct sbx_error *e)
+{
+	int r = pthread_create(&c->thread, NULL, acceptor, c);
+
+	c->started = r == 0;
+	return r == 0 ? 0 : sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start the acceptor");
+}
+
+void conns_stop(struct conns *c)
+{
+	uint64_t one = 1;
+
+	if (!c || !c->started)
+		return;
+	atomic_store(&c->stop, true);
+	if (write(c->wake, &one, sizeof(one)) == (ssize_t)sizeof(one))
+		pthread_join(c->thread, NULL);
+	c->started = false;
+	for (size_t i = 0; i < c->n; i++)
+		sbx_closep(&c->at[i].fd);
+	if (c->socket_path[0])
+		(void)unlink(c->socket_path);
+}
+
+struct conns *conns_close(struct conns *c)
+{
+	struct conn *one;
+
+	if (!c)
+		return NULL;
+	while ((one = c->stages[CONN_REFUSED].first)) {
+		list_remove(c, one);
+		(void)close(one->fd);
+		free(one);
+	}
+	for (size_t i = 0; i < c->n; i++)
+		sbx_closep(&c->at[i].fd);
+	sbx_closep(&c->epoll);
+	sbx_closep(&c->wake);
+	sbx_closep(&c->spare);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+	return NULL;
+}

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One request, between libmicrohttpd and a handler: its head is judged as soon as it is there
+ * (path, method, login, size), its body is collected, then the handler is called.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "apid/apid_i.h"
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/id.h"
+#include "base/log.h"
+
+enum {
+	POOL_BYTES = 32 << 10, /* of one connection: its headers and a piece of a body */
+	SMALL_BODY = 64 << 10, /* read away after a refusal, so that the connection stays usable */
+	DRAIN_MAX = 64 << 20,  /* of a body that is too large; then the connection is cut */
+	PEM_MAX = 1 << 20,
+};
+
+/* libmicrohttpd's pool of threads works with a listening socket of its own only. So there are
+ * several daemons of one thread each, and the acceptor deals connections out to them in turn. */
+struct http {
+	struct apid *a;
+	struct MHD_Daemon **daemons; /* owned: n of them plain, then, with TLS, n that speak it */
+	size_t n, n_all, next;	     /* next: the acceptor's alone */
+	char *cert, *key;	     /* owned; PEM */
+};
+
+/* ---- what handlers ask of a request
+ * -------------------------------------------------------------- */
+
+const char *req_header(const struct req *q, const char *name)
+{
+	return MHD_lookup_connection_value(q->conn, MHD_HEADER_KIND, name);
+}
+
+const char *req_query(const struct req *q, const char *name)
+{
+	return MHD_lookup_connection_value(q->conn, MHD_GET_ARGUMENT_KIND, name);
+}
+
+bool req_query_int(struct req *q, const char *name, int64_t def, int64_t least, int64_t most,
+		   int64_t *ret, enum MHD_Result *ret_answer)
+{
+	const char *text = req_query(q, name);
+	char message[160], *end;
+
+	*ret = def;
+	if (!text)
+		return true;
+	errno = 0;
+	*ret = strtoll(text, &end, 10);
+	if (*text && !*end && errno == 0 && *ret >= least && *ret <= most)
+		return true;
+	(void)snprintf(message, sizeof(message), "%s: found '%.40s', allowed %lld to %lld", name,
+		       text, (long long)least, (long long)most);
+	*ret_answer = reply_invalid_query(q, name, message);
+	return false;
+}
+
+/* ---- the head
+ * --------------------------------------------------------------------------------------- */
+
+static bool decent(const char *id)
+{
+	size_t n = strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+
+	return n > 0 && n <= API_REQUEST_ID && !id[n];
+}
+
+static void *on_target(void *apid, const char *target, struct MHD_Connection *conn)
+{
+	struct req *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return NULL;
+	q->a = apid;
+	q->conn = conn;
+	q->body = (struct sbx_buf)SBX_BUF_INIT(API_BODY_MAX);
+	q->target = strdup(target);
+	q->path_len = q->target ? strcspn(q->target, "?") : 0;
+	q->began_us = sbx_boot_us();
+	atomic_fetch_add(&q->a->requests, 1);
+	conns_stage(q, CONN_HEAD);
+	return q;
+}
+
+static void give_id(struct req *q)
+{
+	const char *id = req_header(q, "X-Request-ID");
+
+	if (id && decent(id))
+		(void)snprintf(q->id, sizeof(q->id), "%s", id);
+	else
+		sbx_id_new(q->id);
+}
+
+static int log_in(struct req *q, struct sbx_error *e)
+{
+	struct credentials c = { .api_key = req_header(q, "X-API-KEY"),
+				 .authorization = req_header(q, MHD_HTTP_HEADER_AUTHORIZATION),
+				 .fd = req_socket(q) };
+	int rc = auth_check(q->a->auth, &c, &q->who, e);
+
+	if (rc == 0 && q->route->access == ROUTE_ADMIN && !q->who.admin)
+		return sbx_fail(e, SBX_E_FORBIDDEN, "this needs the role admin");
+	return rc;
+}
+
+int req_socket(const struct req *q)
+{
+	const union MHD_ConnectionInfo *i =
+		MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+	return i ? i->connect_fd : -1;
+}
+
+/* Does a body follow that is too much to be read only to be dropped? */
+static bool has_long_body(const struct req *q)
+{
+	const char *length = req_header(q, MHD_HTTP_HEADER_CONTENT_LENGTH);
+
+	if (req_header(q, MHD_HTTP_HEADER_TRANSFER_ENCODING) ||
+	    req_header(q, MHD_HTTP_HEADER_EXPECT))
+		return true;
+	return length && strtoll(length, NULL, 10) > SMALL_BODY;
+}
+
+static bool is_too_long(const struct req *q)
+{
+	const char *length = req_header(q, MHD_HTTP_HEADER_CONTENT_LENGTH);
+
+	return length && strtoll(length, NULL, 10) >= API_BODY_MAX;
+}
+
+static void too_large(struct sbx_error *e)
+{
+	sbx_fail(e, SBX_E_SPEC_TOO_LARGE, "the body is longer than %d bytes", API_BODY_MAX - 1);
+}
+
+/* Everything that can be said against it before its body is read. */
+static enum req_verdict judge(struct req *q)
+{
+	if (strlen(q->target) > API_TARGET_MAX)
+		return REQ_LONG_TARGET;
+	q->hint = route_guard(q->target, q->path_len);
+	if (q->hint)
+		return REQ_BAD_PATH;
+	q->head = strcmp(q->method, MHD_HTTP_METHOD_HEAD) == 0;
+	q->route = route_find(q, q->allow);
+	if (!q->route)
+		return REQ_NO_ROUTE;
+	if ((q->route->access == ROUTE_USER || q->route->access == ROUTE_ADMIN) &&
+	    log_in(q, &q->why) < 0)
+		return REQ_ERROR;
+	if (is_too_long(q)) {
+		too_large(&q->why);
+		return REQ_ERROR;
+	}
+	return REQ_FINE;
+}
+
+static enum MHD_Result refuse(struct req *q)
+{
+	switch (q->verdict) {
+	case REQ_LONG_TARGET:
+		return reply_refusal(q, MHD_HTTP_URI_TOO_LONG, "uri_too_long",
+				     "the path and query are too long", NULL, NULL);
+	case REQ_BAD_PATH:
+		return reply_bad_path(q, q->hint);
+	case REQ_NO_ROUTE:
+		return reply_no_route(q, q->allow);
+	default:
+		return reply_error(q, &q->why);
+	}
+}
+
+/* ---- the body, and the handler
+ * ------------------------------------------------------------------------ */
+
+static enum MHD_Result take_body(struct req *q, const char *data, size_t *size)
+{
+	if (q->verdict == REQ_FINE && q->body.len + *size >= API_BODY_MAX) {
+		too_large(&q->why);
+		q->verdict = REQ_ERROR;
+	}
+	q->drained += *size;
+	if (q->drained > DRAIN_MAX)
+		return MHD_NO;
+	if (q->verdict == REQ_FINE)
+		sbx_buf_add(&q->body, data, *size);
+	*size = 0;
+	return MHD_YES;
+}
+
+static enum MHD_Result answer(struct req *q)
+{
+	conns_stage(q, CONN_ANSWER);
+	if (q->verdict == REQ_FINE && q->body.failed) {
+		sbx_fail(&q->why, SBX_E_NO_MEMORY, "no memory for the body");
+		q->verdict = REQ_ERROR;
+	}
+	return q->verdict == REQ_FINE ? q->route->handle(q) : refuse(q);
+}
+
+/* A refusal waits until a short body has been read away; before a long one it ends the connection.
+ */
+static enum MHD_Result begin(struct req *q, const char *method)
+{
+	q->method = method;
+	give_id(q);
+	conns_stage(q, CONN_BODY);
+	q->verdict = judge(q);
+	return q->verdict != REQ_FINE && has_long_body(q) ? refuse(q) : MHD_YES;
+}
+
+static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const char *url,
+				  const char *method, const char *version, const char *data,
+				  size_t *size, void **req_cls)
+{
+	struct req *q = *req_cls;
+
+	(void)apid;
+	(void)conn;
+	(void)url;
+	(void)version;
+	if (!q || !q->target)
+		return MHD_NO; /* no memory */
+	if (!q->method)
+		return begin(q, method);
+	if (*size)
+		return take_body(q, data, size);
+	return answer(q);
+}
+
+/* ---- the end
+ * -----------------------------------------------------------------------------------------------
+ */
+
+/* Bytes that would end a log line, or a field of it, are shown as '?'. */
+static void visible(const char *from, size_t len, char *to, size_t size)
+{
+	size_t n = len < size - 1 ? len : size - 1;
+
+	for (size_t i = 0; i < n; i++)
+		to[i] = from[i] > ' ' && from[i] < 0x7f && from[i] != '"' ? from[i] : '?';
+	to[n] = '\0';
+}
+
+/* Never the query: it may hold a token. */
+static void log_access(const struct req *q)
+{
+	char path[512];
+
+	visible(q->target, q->path_len, path, sizeof(path));
+	sbx_log(SBX_LOG_INFO,
+		"request method=%s path=%s status=%d bytes=%lld us=%lld user=%s id=%s",
+		q->method ? q->method : "?", path, q->status, (long long)q->sent,
+		(long long)(sbx_boot_us() - q->began_us), q->who.user[0] ? q->who.user : "-",
+		q->id[0] ? q->id : "-");
+}
+
+static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls,
+			 enum MHD_RequestTerminationCode code)
+{
+	struct req *q = *req_cls;
+
+	(void)apid;
+	(void)conn;
+	(void)code;
+	if (!q)
+		return;
+	*req_cls = NULL;
+	conns_stage(q, CONN_IDLE);
+	if (q->target && orch_settings(q->a->orch)->api_access_log)
+		log_access(q);
+	if (q->free_state)
+		q->free_state(q->state);
+	for (size_t i = 0; i < API_PARAMS; i++)
+		free(q->param[i]);
+	sbx_error_clear(&q->why);
+	sbx_buf_free(&q->body);
+	free(q->target);
+	free(q);
+}
+
+/* ---- daemons
+ * -------------------------------------------------------------------------------------------- */
+
+static void on_log(void *apid, const char *fmt, va_list args)
+{
+	char text[512];
+
+	(void)apid;
+	(void)vsnprintf(text, sizeof(text), fmt, args);
+	text[strcspn(text, "\n")] = '\0';
+	sbx_log(SBX_LOG_DEBUG, "http text=\"%s\"", text);
+}
+
+/* Paths are decoded by ourselves, after they have been judged as they came. */
+static size_t keep_path(void *cls, struct MHD_Connection *conn, char *text)
+{
+	(void)cls;
+	(void)conn;
+	return MHD_http_unescape(text);
+}
+
+static struct MHD_Daemon *make(struct http *h, bool tls)
+{
+	struct apid *a = h->a;
+	unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ITC |
+			 MHD_ALLOW_SUSPEND_RESUME | MHD_ALLOW_UPGRADE | MHD_USE_ERROR_LOG;
+	struct MHD_OptionItem tls_options[] = {
+		{ MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert },
+		{ MHD_OPTION_HTTPS_MEM_KEY, 0, h->key },
+		{ MHD_OPTION_END, 0, NULL },
+	};
+	struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
+
+	return MHD_start_daemon(flags | (tls ? MHD_USE_TLS : 0), 0, NULL, NULL, on_request, a,
+				MHD_OPTION_EXTERNAL_LOGGER, on_log, a, MHD_OPTION_URI_LOG_CALLBACK,
+				on_target, a, MHD_OPTION_NOTIFY_COMPLETED, on_completed, a,
+				MHD_OPTION_NOTIFY_CONNECTION, conns_notify, a,
+				MHD_OPTION_UNESCAPE_CALLBACK, keep_path, a,
+				MHD_OPTION_CONNECTION_LIMIT,
+				(unsigned)orch_settings(a->orch)->api_max_connections + 64,
+				MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
+				MHD_OPTION_CONNECTION_TIMEOUT,
+				(unsigned)orch_settings(a->orch)->api_idle_timeout_sec,
+				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP,
+				1, MHD_OPTION_ARRAY, tls ? tls_options : none, MHD_OPTION_END);
+}
+
+static int read_pem(const char *path, char **ret, struct sbx_error *e)
+{
+	int r = sbx_read_file(AT_FDCWD, path, PEM_MAX, ret, NULL);
+
+	return r < 0 ? sbx_fail_errno(e, SBX_E_INVALID_CONFIG, -r, "cannot read '%s'", path) : 0;
+}
+
+static int read_certificate(struct http *h, const struct orch_settings *s, struct sbx_error *e)
+{
+	int rc;
+
+	if (!s->api_tls_cert && !s->api_tls_key)
+		return 0;
+	if (!s->api_tls_cert || !s->api_tls_key)
+		return sbx_fail(e, SBX_E_INVALID_CONFIG,
+				"api_tls_cert and api_tls_key: either both or none");
+	rc = read_pem(s->api_tls_cert, &h->cert, e);
+	return rc < 0 ? rc : read_pem(s->api_tls_key, &h->key, e);
+}
+
+int http_start(struct apid *a, struct http **ret, struct sbx_error *e)
+{
+	const struct orch_settings *s = orch_settings(a->orch);
+	struct http *h = calloc(1, sizeof(*h));
+	int rc;
+
+	if (!h)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	*ret = h;
+	h->a = a;
+	h->n = (size_t)s->api_threads;
+	rc = read_certificate(h, s, e);
+	if (rc < 0)
+		return rc;
+	h->daemons = calloc(2 * h->n, sizeof(*h->daemons));
+	if (!h->daemons)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	for (; h->n_all < (h->cert ? 2 : 1) * h->n; h->n_all++) {
+		h->daemons[h->n_all] = make(h, h->n_all >= h->n);
+		if (!h->daemons[h->n_all])
+			return sbx_fail(e, h->cert ? SBX_E_INVALID_CONFIG : SBX_E_INTERNAL,
+					"cannot start the HTTP server%s",
+					h->cert ? ": is the certificate right, and the key its own?"
+						: "");
+	}
+	return 0;
+}
+
+void http_take(struct http *h, int fd, bool tls, const struct sockaddr *addr, socklen_t len)
+{
+	size_t i = h->next++ % h->n + (tls && h->cert ? h->n : 0);
+
+	/* Closes the socket when it fails. */
+	if (MHD_add_connection(h->daemons[i], fd, addr, len) != MHD_YES)
+		conns_lost(h->a->conns);
+}
+
+struct http *http_stop(struct http *h)
+{
+	if (!h)
+		return NULL;
+	for (size_t i = 0; i < h->n_all; i++)
+		if (h->daemons[i])
+			MHD_stop_daemon(h->daemons[i]);
+	free(h->daemons);
+	free(h->cert);
+	free(h->key);
+	free(h);
+	return NULL;
+}
