@@ -36,6 +36,10 @@ PARTS = {
              "store/store.h", "store/log.h", "runtimes/runtimes.h"),
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
             "status_ feed_ kicker_ dir_ real_ wait_ poll_ handle_"),
+    "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/settings.h",
+              "store/store.h", "store/log.h"),
+             "apid_ admin_ artifact_ artifacts_ auth_ conns_ health_ http_ metrics_ openapi_ reply_ "
+             "req_ route_ run_ runs_ runtimes_ stream_ waiting_ workspace_ ws_"),
 }
 LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for part in PARTS}
 
@@ -378,6 +382,25 @@ def docs_show_the_tree():
     for row in found:
         if row not in wanted:
             yield "docs/mount.md has a row too many: " + row
+
+def route_rows():
+    """docs/api.md's rows, made from routes.def."""
+    for method, path, access, summary in re.findall(
+            r'^X\("(\w+)",\s+"([^"]+)",\s+(\w+),.*"([^"]+)"\)$', text("apid/routes.def"), re.M):
+        yield "| `%s` | `%s` | %s | %s |" % (method, path, access.lower(), summary)
+
+
+@check
+def docs_show_the_routes():
+    """docs/api.md has exactly the rows of apid/routes.def."""
+    wanted = list(route_rows())
+    found = [line for line in text("docs/api.md").splitlines() if re.match(r"\| `(GET|POST|PUT|DELETE)` \|", line)]
+    for row in wanted:
+        if row not in found:
+            yield "docs/api.md lacks this row: " + row
+    for row in found:
+        if row not in wanted:
+            yield "docs/api.md has a row too many: " + row
 
 
 @check
