@@ -6,9 +6,11 @@ import json
 import os
 import select
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -269,6 +271,96 @@ def bench_idle():
         runners = [rss_mib(p) for p in pids if p != m.proc.pid]
         print("%-34s %10.2f MiB resident, the largest of %d (goal 4)" %
               ("runner and its processes", max(runners), len(runners)), flush=True)
+
+
+class Apid:
+    """A bare sandbox-apid on a state directory of its own; only what the rows need."""
+
+    def __init__(self):
+        self.base = tempfile.mkdtemp(prefix="sbx-bench-")
+        program = os.path.join(os.path.abspath(sbx.BUILD), "apid", "sandbox-apid")
+        self.proc = subprocess.Popen([program, "--state", self.base, "--listen", "127.0.0.1:0",
+                                      "-o", "single_user_api_key=bench"], stderr=subprocess.PIPE, text=True)
+        self.port = next(int(line.split("port=")[1].split()[0]) for line in self.proc.stderr if "port=" in line)
+        threading.Thread(target=self.proc.stderr.read, daemon=True).start()
+        self.sock = socket.create_connection(("127.0.0.1", self.port))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def post(self, text):
+        """One run until its end, over a connection that is kept: the answer's bytes."""
+        self.sock.sendall(b"POST /api/v1/sandbox/runs?wait=60 HTTP/1.1\r\nHost: bench\r\nX-API-KEY: bench\r\n"
+                          b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
+        got = b""
+        while b"\r\n\r\n" not in got:
+            got += self.sock.recv(65536)
+        head, body = got.split(b"\r\n\r\n", 1)
+        length = next(int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.lower().startswith(b"content-length"))
+        while len(body) < length:
+            body += self.sock.recv(65536)
+        assert b" 200 " in head and b'"phase":"completed"' in body, got
+        return body
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.sock.close()
+        self.proc.terminate()
+        self.proc.wait()
+        shutil.rmtree(self.base)
+
+
+def bench_post():
+    """POST of /bin/true with a wait for its end."""
+    text = b'{"base_image":"host","command":["/bin/true"]}'
+    ours, theirs = [], []
+    with Apid() as a:
+        for _ in range(20):
+            a.post(text)
+        for _ in range(40):
+            ours += [timed(lambda: a.post(text)) for _ in range(5)]
+            theirs += shots("spawn-turns", 5, *BWRAP_ARGV)
+    row("POST of /bin/true, waited for, p50", pct(ours, 50), pct(theirs, 50), "ms", "bwrap --unshare-all", "0.5")
+
+
+def wrk_rate(url, *headers):
+    args = [a for h in headers for a in ("-H", h)]
+    out = subprocess.run(["wrk", "-t1", "-c8", "-d3", *args, url], check=True, capture_output=True, text=True).stdout
+    assert "Non-2xx" not in out, out
+    return float(next(line for line in out.splitlines() if line.startswith("Requests/sec")).split()[1])
+
+
+def bench_get():
+    """GET of a run's status beside nginx, which sends a file with the same bytes."""
+    if not (shutil.which("wrk") and shutil.which("nginx")):
+        print("GET of a status: wrk and nginx are not installed", flush=True)
+        return
+    with Apid() as a:
+        body = a.post(b'{"base_image":"host","command":["/bin/true"]}')
+        url = "http://127.0.0.1:%d/api/v1/sandbox/runs/%s" % (a.port, json.loads(body)["id"])
+        www = os.path.join(a.base, "www")
+        os.mkdir(www)
+        os.chmod(a.base, 0o755)
+        with open(os.path.join(www, "status.json"), "wb") as f:
+            f.write(body)
+        with socket.create_server(("127.0.0.1", 0)) as s:
+            port = s.getsockname()[1]
+        conf = os.path.join(a.base, "nginx.conf")
+        with open(conf, "w") as f:
+            f.write("daemon off; worker_processes 2; pid %s/nginx.pid; error_log stderr; events {} http { "
+                    "access_log %s/access.log; keepalive_requests 100000000; server { listen 127.0.0.1:%d; "
+                    "root %s; } }" % (a.base, a.base, port, www))
+        nginx = subprocess.Popen(["nginx", "-c", conf], stderr=subprocess.DEVNULL)
+        try:
+            static = "http://127.0.0.1:%d/status.json" % port
+            subprocess.run(["curl", "-sf", "--retry-connrefused", "--retry", "10", static], check=True,
+                           stdout=subprocess.DEVNULL)
+            both = [(wrk_rate(url, "X-API-KEY: bench"), wrk_rate(static)) for _ in range(5)]
+        finally:
+            nginx.terminate()
+            nginx.wait()
+    row("GET of a status, keep-alive", pct([b[0] for b in both], 50), pct([b[1] for b in both], 50), "1/s",
+        "nginx, a file of that size", ">= 0.8")
 
 
 ROWS = {name[6:]: f for name, f in list(globals().items()) if name.startswith("bench_")}
