@@ -291,7 +291,7 @@ static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls
 /* ---- daemons
  * -------------------------------------------------------------------------------------------- */
 
-static void on_log(void *apid, const char *fmt, va_list args)
+__attribute__((format(printf, 2, 0))) static void on_log(void *apid, const char *fmt, va_list args)
 {
 	char text[512];
 
