@@ -65,7 +65,14 @@ enum wait_end {
 	WAIT_GONE,
 	WAIT_LOOK /* wait again if need be */
 };
-enum req_verdict { REQ_FINE, REQ_LONG_TARGET, REQ_BAD_PATH, REQ_NO_ROUTE, REQ_ERROR };
+enum req_verdict {
+	REQ_FINE,
+	REQ_BAD_FRAMING,
+	REQ_LONG_TARGET,
+	REQ_BAD_PATH,
+	REQ_NO_ROUTE,
+	REQ_ERROR
+};
 
 /* Lives from the head of a request until its answer is sent. One thread at a time. */
 struct req {
@@ -81,7 +88,7 @@ struct req {
 	struct sbx_buf body;	   /* whole when the handler is called; data NULL when empty */
 	size_t drained;		   /* bytes of the body that came */
 	enum req_verdict verdict;
-	const char *hint;	 /* of REQ_BAD_PATH: which of the two answers */
+	const char *hint;	 /* of REQ_BAD_PATH: which of the two answers; of ..FRAMING: why */
 	char allow[ROUTE_ALLOW]; /* of REQ_NO_ROUTE: methods that would do */
 	struct sbx_error why;	 /* of REQ_ERROR */
 	enum wait_end continued; /* called again after waiting_add(), and why */

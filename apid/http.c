@@ -72,6 +72,17 @@ static bool decent(const char *id)
 	return n > 0 && n <= API_REQUEST_ID && !id[n];
 }
 
+/* A proxy may send the whole URL (RFC 9112, section 3.2.2): ours begins behind the authority. */
+static const char *origin_form(const char *target)
+{
+	size_t scheme = strncasecmp(target, "http://", 7) == 0	  ? 7
+			: strncasecmp(target, "https://", 8) == 0 ? 8
+								  : 0;
+	const char *path = scheme ? strchr(target + scheme, '/') : target;
+
+	return path ? path : target;
+}
+
 static void *on_target(void *apid, const char *target, struct MHD_Connection *conn)
 {
 	struct req *q = calloc(1, sizeof(*q));
@@ -81,7 +92,7 @@ static void *on_target(void *apid, const char *target, struct MHD_Connection *co
 	q->a = apid;
 	q->conn = conn;
 	q->body = (struct sbx_buf)SBX_BUF_INIT(API_BODY_MAX);
-	q->target = strdup(target);
+	q->target = strdup(origin_form(target));
 	q->path_len = q->target ? strcspn(q->target, "?") : 0;
 	q->began_us = sbx_boot_us();
 	atomic_fetch_add(&q->a->requests, 1);
@@ -137,14 +148,61 @@ static bool is_too_long(const struct req *q)
 	return length && strtoll(length, NULL, 10) >= API_BODY_MAX;
 }
 
+struct heading {
+	int hosts, lengths, codings;
+	bool odd_name, odd_coding;
+};
+
+static enum MHD_Result look_at_header(void *heading, enum MHD_ValueKind kind, const char *name,
+				      const char *value)
+{
+	static const char token[] = "!#$%&'*+-.^_`|~0123456789"
+				    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	struct heading *h = heading;
+
+	(void)kind;
+	h->odd_name |= !*name || name[strspn(name, token)];
+	h->hosts += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
+	h->lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+	if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+		h->codings++;
+		h->odd_coding |= !value || strcasecmp(value, "chunked") != 0;
+	}
+	return MHD_YES;
+}
+
+/* What would let a proxy and us see different requests in the same bytes (RFC 9112, sections 3.2,
+ * 5.1 and 6); libmicrohttpd heeds the first of several headers and lets such names pass. */
+static const char *framing_problem(const struct req *q, const char *version)
+{
+	struct heading h = { 0 };
+	bool old = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
+
+	(void)MHD_get_connection_values(q->conn, MHD_HEADER_KIND, look_at_header, &h);
+	if (h.odd_name)
+		return "the name of a header has a character that no name may have";
+	if (h.hosts > 1 || (h.hosts == 0 && !old))
+		return "there must be one Host header";
+	if (h.lengths > 1)
+		return "there is more than one Content-Length";
+	if (h.codings > 1 || h.odd_coding)
+		return "the only Transfer-Encoding that is understood is chunked";
+	if (h.codings && (h.lengths || old))
+		return "Transfer-Encoding is for HTTP/1.1 and for bodies without a Content-Length";
+	return NULL;
+}
+
 static void too_large(struct sbx_error *e)
 {
 	sbx_fail(e, SBX_E_SPEC_TOO_LARGE, "the body is longer than %d bytes", API_BODY_MAX - 1);
 }
 
 /* Everything that can be said against it before its body is read. */
-static enum req_verdict judge(struct req *q)
+static enum req_verdict judge(struct req *q, const char *version)
 {
+	q->hint = framing_problem(q, version);
+	if (q->hint)
+		return REQ_BAD_FRAMING;
 	if (strlen(q->target) > API_TARGET_MAX)
 		return REQ_LONG_TARGET;
 	q->hint = route_guard(q->target, q->path_len);
@@ -166,7 +224,13 @@ static enum req_verdict judge(struct req *q)
 
 static enum MHD_Result refuse(struct req *q)
 {
+	/* Where the next request would begin is anybody's guess. */
+	const char *headers[] = { MHD_HTTP_HEADER_CONNECTION, "close", NULL };
+
 	switch (q->verdict) {
+	case REQ_BAD_FRAMING:
+		return reply_refusal(q, MHD_HTTP_BAD_REQUEST, "bad_request", q->hint, NULL,
+				     headers);
 	case REQ_LONG_TARGET:
 		return reply_refusal(q, MHD_HTTP_URI_TOO_LONG, "uri_too_long",
 				     "the path and query are too long", NULL, NULL);
@@ -209,13 +273,16 @@ static enum MHD_Result answer(struct req *q)
 
 /* A refusal waits until a short body has been read away; before a long one it ends the connection.
  */
-static enum MHD_Result begin(struct req *q, const char *method)
+static enum MHD_Result begin(struct req *q, const char *method, const char *version)
 {
+	bool now;
+
 	q->method = method;
 	give_id(q);
 	conns_stage(q, CONN_BODY);
-	q->verdict = judge(q);
-	return q->verdict != REQ_FINE && has_long_body(q) ? refuse(q) : MHD_YES;
+	q->verdict = judge(q, version);
+	now = q->verdict == REQ_BAD_FRAMING || (q->verdict != REQ_FINE && has_long_body(q));
+	return now ? refuse(q) : MHD_YES;
 }
 
 static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const char *url,
@@ -227,11 +294,10 @@ static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const
 	(void)apid;
 	(void)conn;
 	(void)url;
-	(void)version;
 	if (!q || !q->target)
 		return MHD_NO; /* no memory */
 	if (!q->method)
-		return begin(q, method);
+		return begin(q, method, version);
 	if (*size)
 		return take_body(q, data, size);
 	return answer(q);
@@ -331,7 +397,7 @@ static struct MHD_Daemon *make(struct http *h, bool tls)
 				MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
 				MHD_OPTION_CONNECTION_TIMEOUT,
 				(unsigned)orch_settings(a->orch)->api_idle_timeout_sec,
-				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP,
+				MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_SIGPIPE_HANDLED_BY_APP,
 				1, MHD_OPTION_ARRAY, tls ? tls_options : none, MHD_OPTION_END);
 }
 
