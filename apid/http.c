@@ -46,15 +46,20 @@ const char *req_query(const struct req *q, const char *name)
 bool req_query_int(struct req *q, const char *name, int64_t def, int64_t least, int64_t most,
 		   int64_t *ret, enum MHD_Result *ret_answer)
 {
-	const char *text = req_query(q, name);
+	const char *text = NULL;
 	char message[160], *end;
+	size_t len = 0;
 
 	*ret = def;
+	(void)MHD_lookup_connection_value_n(q->conn, MHD_GET_ARGUMENT_KIND, name, strlen(name),
+					    &text, &len);
 	if (!text)
 		return true;
 	errno = 0;
 	*ret = strtoll(text, &end, 10);
-	if (*text && !*end && errno == 0 && *ret >= least && *ret <= most)
+	/* No space or sign in front, which strtoll passes over, and no NUL that it ends at. */
+	if (((*text >= '0' && *text <= '9') || *text == '-') && end == text + len && errno == 0 &&
+	    *ret >= least && *ret <= most)
 		return true;
 	(void)snprintf(message, sizeof(message), "%s: found '%.40s', allowed %lld to %lld", name,
 		       text, (long long)least, (long long)most);
@@ -153,6 +158,14 @@ struct heading {
 	bool odd_name, odd_coding;
 };
 
+/* libmicrohttpd glues a folded line to the name of a header that had no value before it. */
+static bool is_longer(const char *name, const char *than)
+{
+	size_t n = strlen(than);
+
+	return strncasecmp(name, than, n) == 0 && name[n];
+}
+
 static enum MHD_Result look_at_header(void *heading, enum MHD_ValueKind kind, const char *name,
 				      const char *value)
 {
@@ -161,7 +174,9 @@ static enum MHD_Result look_at_header(void *heading, enum MHD_ValueKind kind, co
 	struct heading *h = heading;
 
 	(void)kind;
-	h->odd_name |= !*name || name[strspn(name, token)];
+	h->odd_name |= !*name || name[strspn(name, token)] ||
+		       is_longer(name, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
+		       is_longer(name, MHD_HTTP_HEADER_TRANSFER_ENCODING);
 	h->hosts += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
 	h->lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
 	if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
@@ -330,6 +345,18 @@ static void log_access(const struct req *q)
 		q->id[0] ? q->id : "-");
 }
 
+/* A client that has sent its last request and the end of its stream with it: libmicrohttpd is told
+ * of an end once, and forgets it when there is something to answer first. This tells it again; what
+ * it has read already is not lost. */
+static void recall_end(const struct req *q)
+{
+	int fd = req_socket(q);
+	char byte;
+
+	if (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+		(void)shutdown(fd, SHUT_RD);
+}
+
 static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls,
 			 enum MHD_RequestTerminationCode code)
 {
@@ -337,11 +364,12 @@ static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls
 
 	(void)apid;
 	(void)conn;
-	(void)code;
 	if (!q)
 		return;
 	*req_cls = NULL;
 	conns_stage(q, CONN_IDLE);
+	if (code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+		recall_end(q);
 	if (q->target && orch_settings(q->a->orch)->api_access_log)
 		log_access(q);
 	if (q->free_state)
