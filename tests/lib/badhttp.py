@@ -152,3 +152,59 @@ class Case(unittest.TestCase):
                     c.sock.shutdown(socket.SHUT_WR)
                 sent.append((name, c))
             return [(name, c.rest()) for name, c in sent]
+
+
+def bad_requests(login):
+    """Requests of every kind, none of which starts a run: (bytes, does the connection end with it)."""
+    def request(method, target, headers=(), body=b""):
+        return rawhttp.head(method, target, headers) + body
+    post = [*login, ("Content-Length", "9")]
+    return [
+        (request("GET", BASE + "/nothing"), False),
+        (request("GET", "/"), False),
+        (request("GET", BASE + "/runs/x/artifacts/../../y", login), False),
+        (request("GET", BASE + "/runs/x/artifacts/%2e%2e/y%00", login), False),
+        (request("GET", BASE + "/runs/" + "x" * 300, login), False),
+        (request("GET", BASE + "/runs/01234567-89ab-7def-8123-456789abcdef", login), False),
+        (request("GET", BASE + "/runs/01234567-89ab-7def-8123-456789abcdef?wait=x", login), False),
+        (request("PUT", BASE + "/runs", post, b"123456789"), False),
+        (request("POST", BASE + "/runs", [("Content-Length", "9")], b"123456789"), False),
+        (request("POST", BASE + "/runs", [("X-API-KEY", "wrong"), ("Content-Length", "9")], b"123456789"), False),
+        (request("POST", BASE + "/runs", [("Authorization", "Bearer a.b.c"), ("Content-Length", "9")], b"123456789"), False),
+        (request("POST", BASE + "/runs", post, b"[[[[[[[[["), False),
+        (request("POST", BASE + "/runs", post, b'{"a":"\xff"}'[:9]), False),
+        (request("POST", BASE + "/runs", [*login, ("Content-Length", "30000")], b'{"command":' + b"[" * 29989), False),
+        (request("POST", BASE + "/runs/check", post, b'{"a":"b"}'), False),
+        (request("POST", BASE + "/runs", [*login, ("Transfer-Encoding", "chunked")], b"3\r\nabc\r\n0\r\n\r\n"), False),
+        (request("POST", BASE + "/runs", [*login, ("Transfer-Encoding", "chunked")], b"zz\r\n"), True),
+        (request("GET", BASE + "/nothing?" + "x" * 9000), False),
+        (request("GET", "/" + "x" * 40000), True),
+        (request("GET", HEALTH, [("X", "y" * 40000)]), True),
+        (b"GET / HTTP/1.1\r\n\r\n", True),
+        (b"GET / HTTP/9.9\r\n\r\n", True),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", True),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", True),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", True),
+    ]
+
+
+def rain(address, login, n):
+    """Sends n bad requests, as many on one connection as it survives. Each gets an answer, or the end."""
+    kinds = bad_requests(login)
+    c, said = None, 0
+    for i in range(n):
+        data, ends = kinds[i % len(kinds)]
+        c = c or rawhttp.Raw(address)
+        try:
+            c.send(data)
+            status = c.answer().status
+            assert 400 <= status < 500 or status in (200, 505) and (ends or b"/check" in data), (data[:80], status)
+            said += 1
+        except ConnectionError:
+            assert ends, data[:80]
+        if ends:
+            c.close()
+            c = None
+    if c:
+        c.close()
+    assert said > n // 2, "only %d of %d had an answer" % (said, n)
