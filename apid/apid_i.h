@@ -92,6 +92,7 @@ struct req {
 	char allow[ROUTE_ALLOW]; /* of REQ_NO_ROUTE: methods that would do */
 	struct sbx_error why;	 /* of REQ_ERROR */
 	enum wait_end continued; /* called again after waiting_add(), and why */
+	bool waited;		 /* it was suspended; wait.c's */
 	void *state;		 /* the handler's own, between two calls; freed by free_state */
 	void (*free_state)(void *state);
 	char id[API_REQUEST_ID + 1]; /* X-Request-ID: the client's when it is decent, else ours */
@@ -207,7 +208,9 @@ void conns_lost(struct conns *c);
  * --------------------------------------------- */
 
 int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e);
-void waiting_end(struct waiting *w); /* continues all of them, and suspends none any more */
+/* Continues all of them, suspends none any more, and gives their answers a moment to get out. */
+void waiting_end(struct waiting *w);
+void waiting_done(struct req *q); /* the request is over; also for those that never waited */
 struct waiting *waiting_free(struct waiting *w); /* NULL is fine */
 /* Suspends the request until the run has ended, the time (boot clock) is over or the client has
  * gone; then its handler is called again with q->continued. False: it shall go on at once. */

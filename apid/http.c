@@ -372,6 +372,7 @@ static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls
 		recall_end(q);
 	if (q->target && orch_settings(q->a->orch)->api_access_log)
 		log_access(q);
+	waiting_done(q);
 	if (q->free_state)
 		q->free_state(q->state);
 	for (size_t i = 0; i < API_PARAMS; i++)

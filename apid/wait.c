@@ -14,7 +14,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { BUCKETS = 1024, CHANGES_BATCH = 64 };
+enum {
+	BUCKETS = 1024,
+	CHANGES_BATCH = 64,
+	LAST_ANSWERS_SEC = 2, /* for those who wait when the service stops */
+};
 
 struct waiter {
 	struct waiter *next;
@@ -38,6 +42,8 @@ struct waiting {
 	uint64_t last_id;
 	int64_t first_until_us; /* no later than the first deadline */
 	bool over;
+	size_t unanswered;	 /* requests that were suspended and are not completed */
+	pthread_cond_t answered; /* by CLOCK_MONOTONIC; it is 0 */
 };
 
 static struct waiter **bucket(struct waiting *w, int64_t row)
@@ -237,6 +243,8 @@ bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_u
 		w->first_until_us = until_us;
 	one->next = *bucket(w, row);
 	*bucket(w, row) = one;
+	w->unanswered += !q->waited;
+	q->waited = true;
 	MHD_suspend_connection(q->conn);
 	/* Without it a client that has gone is noticed when the run ends. */
 	(void)epoll_ctl(w->epoll, EPOLL_CTL_ADD, one->fd, &ev);
@@ -245,6 +253,18 @@ bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_u
 		wake(w);
 	look_again(w, run_id, row);
 	return true;
+}
+
+void waiting_done(struct req *q)
+{
+	struct waiting *w = q->a->waiting;
+
+	if (!q->waited)
+		return;
+	pthread_mutex_lock(&w->lock);
+	if (--w->unanswered == 0)
+		pthread_cond_signal(&w->answered);
+	pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- life
@@ -272,6 +292,7 @@ static int set_up(struct waiting *w, struct sbx_error *e)
 int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e)
 {
 	struct waiting *w = calloc(1, sizeof(*w));
+	pthread_condattr_t clock;
 	int rc;
 
 	if (!w)
@@ -282,6 +303,10 @@ int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e)
 	w->first_until_us = INT64_MAX;
 	w->last_id = ID_FIRST;
 	pthread_mutex_init(&w->lock, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&w->answered, &clock);
+	pthread_condattr_destroy(&clock);
 	rc = set_up(w, e);
 	if (rc < 0)
 		return rc;
@@ -290,6 +315,19 @@ int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e)
 		return sbx_fail_errno(e, SBX_E_INTERNAL, rc, "cannot start the watcher");
 	w->started = true;
 	return 0;
+}
+
+/* libmicrohttpd, when it is stopped, cuts off what it has not sent. */
+static void let_answers_out(struct waiting *w)
+{
+	struct timespec until;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += LAST_ANSWERS_SEC;
+	pthread_mutex_lock(&w->lock);
+	while (w->unanswered && pthread_cond_timedwait(&w->answered, &w->lock, &until) == 0)
+		;
+	pthread_mutex_unlock(&w->lock);
 }
 
 void waiting_end(struct waiting *w)
@@ -305,6 +343,7 @@ void waiting_end(struct waiting *w)
 		w->started = false;
 	}
 	look_at_all(w, WAIT_TIME);
+	let_answers_out(w);
 }
 
 struct waiting *waiting_free(struct waiting *w)
@@ -314,6 +353,7 @@ struct waiting *waiting_free(struct waiting *w)
 	sbx_closep(&w->epoll);
 	sbx_closep(&w->feed);
 	sbx_closep(&w->wake);
+	pthread_cond_destroy(&w->answered);
 	pthread_mutex_destroy(&w->lock);
 	free(w);
 	return NULL;
