@@ -82,15 +82,14 @@ struct list {
 	int64_t n;
 };
 
-static bool usage_row(void *ctx, const char *user, int64_t runs, int64_t log_bytes,
-		      int64_t artifact_bytes)
+static bool usage_row(void *ctx, const struct store_usage *u)
 {
 	struct list *l = ctx;
 
 	sbx_buf_puts(l->out, l->n++ ? ",\n{\"user_id\":" : "\n{\"user_id\":");
-	sbx_buf_json_strz(l->out, user);
+	sbx_buf_json_strz(l->out, u->user);
 	sbx_buf_printf(l->out, ",\"runs_count\":%lld,\"log_bytes\":%lld,\"artifact_bytes\":%lld}",
-		       (long long)runs, (long long)log_bytes, (long long)artifact_bytes);
+		       (long long)u->runs, (long long)u->log_bytes, (long long)u->artifact_bytes);
 	return !sbx_buf_failed(l->out);
 }
 
@@ -100,7 +99,7 @@ int orch_view_usage(struct orch *o, struct sbx_buf *out, struct sbx_error *e)
 	int rc;
 
 	sbx_buf_puts(out, "{\"items\":[");
-	rc = store_usage_list(o->store, usage_row, &l, e);
+	rc = store_usage_list(o->store, NULL, false, 0, 1000, usage_row, &l, e);
 	sbx_buf_printf(out, "],\"total\":%lld}\n", (long long)l.n);
 	return rc < 0 ? rc : done(out, e);
 }

@@ -137,26 +137,6 @@ int store_usage_bytes(struct store *s, const char *user, int64_t *ret, struct sb
 	return 0;
 }
 
-int store_usage_list(struct store *s,
-		     bool (*each)(void *ctx, const char *user, int64_t runs, int64_t log_bytes,
-				  int64_t artifact_bytes),
-		     void *ctx, struct sbx_error *e)
-{
-	store_autoreader rd = { NULL, NULL };
-	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
-
-	if (r == 0)
-		r = store_first(rd.c, SQL_USAGE_LIST, NULL, 0, &q, e);
-	while (r == 1) {
-		if (!each(ctx, store_col_text(&q, 0), store_col_int(&q, 1), store_col_int(&q, 2),
-			  store_col_int(&q, 3)))
-			return 0;
-		r = store_next(&q, e);
-	}
-	return r;
-}
-
 int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
 			struct sbx_error *e)
 {

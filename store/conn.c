@@ -149,7 +149,7 @@ static int open_database(struct store *s, struct sbx_error *e)
 	r = store_conn_open(s->sql, s->database, s->existing ? SQL_WRITE : SQL_CREATE, &s->writer,
 			    e);
 	if (r == 0)
-		r = store_migrate(s->writer, !s->existing, e);
+		r = store_migrate(s->writer, !s->existing, store_schema_newest(), e);
 	return r < 0 ? sbx_error_wrap(e, r, "%s", s->database) : 0;
 }
 

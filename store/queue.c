@@ -161,7 +161,7 @@ int store_phase_counts(struct store *s, int64_t *ret, struct sbx_error *e)
 		int64_t phase = store_col_int(&q, 0);
 
 		if (phase > 0 && phase < STORE_PHASE__COUNT)
-			ret[phase] = store_col_int(&q, 1);
+			ret[phase] += store_col_int(&q, 2);
 		r = 0;
 	}
 	return r < 0 ? r : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading runs outside transactions: rows, keys for directories, specs, filtered lists. */
+/* Reading runs outside transactions: rows, keys for directories, specs. Lists: lists.c */
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,62 +174,4 @@ int store_run_spec(struct store *s, const char *id, char **ret, struct sbx_error
 		return missing(e);
 	*ret = store_col_dup(&q, 0);
 	return *ret ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the spec of a run");
-}
-
-/* ---- lists ---- */
-
-/*
- * The statement whose index leads: what names few runs comes first. Filters that are combined
- * walk the runs of the leading one, so a list by session and phase looks at that session's
- * runs only.
- */
-static enum sql_id leading(const struct store_run_filter *f)
-{
-	if (f->session_id)
-		return SQL_LIST_SESSION;
-	if (f->persona_id)
-		return SQL_LIST_PERSONA;
-	if (f->workspace_id)
-		return SQL_LIST_WORKSPACE;
-	if (f->workspace_group_id)
-		return SQL_LIST_GROUP;
-	if (f->phase && !store_phase_terminal(f->phase))
-		return SQL_LIST_LIVE;
-	if (f->phase)
-		return f->user ? SQL_LIST_OWNER_DONE : SQL_LIST_DONE;
-	if (f->image_digest)
-		return SQL_LIST_IMAGE;
-	return f->user ? SQL_LIST_OWNER : SQL_LIST_ALL;
-}
-
-int store_run_list(struct store *s, const struct store_run_filter *f,
-		   bool (*each)(void *ctx, const struct store_run *r), void *ctx,
-		   struct sbx_error *e)
-{
-	store_autoreader rd = { NULL, NULL };
-	store_autoquery q = { NULL, NULL };
-	bool more = true;
-	int r;
-
-	if (f->limit < 1 || f->limit > 1000)
-		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "limit is %lld; 1 to 1000 is allowed",
-				(long long)f->limit);
-	r = store_reader_get(s, &rd, e);
-	if (r == 0)
-		r = store_start(rd.c, leading(f),
-				STORE_ARGS(store_int(f->before_row > 0 ? f->before_row : INT64_MAX),
-					   store_text(f->user), store_text(f->session_id),
-					   store_text(f->persona_id), store_text(f->workspace_id),
-					   store_text(f->workspace_group_id),
-					   store_text(f->image_digest), store_int(f->phase),
-					   store_int(f->limit)),
-				&q, e);
-	while (r == 0 && more && (r = store_next(&q, e)) == 1) {
-		store_autorun run = { .row = 0 };
-
-		r = store_run_load(&q, &run, e);
-		if (r == 0)
-			more = each(ctx, &run);
-	}
-	return r < 0 ? r : 0;
 }

@@ -173,8 +173,12 @@ int store_tx_run_insert(struct store_tx *tx, struct store_run *r, const char *sp
 		rc = store_tx_run(tx, SQL_SPEC_INSERT,
 				  STORE_ARGS(store_int(r->row), store_text(spec)), e);
 	if (rc == 0)
-		rc = store_tx_run(tx, SQL_PHASE_ADD, STORE_ARGS(store_int(1), store_int(r->phase)),
-				  e);
+		rc = store_tx_run(
+			tx, SQL_PHASE_ADD,
+			STORE_ARGS(store_int(r->phase), store_text(r->runtime ? r->runtime : "")),
+			e);
+	if (rc == 0)
+		rc = store_labels_add(tx, r->row, r->user, r->labels, e);
 	if (rc == 0)
 		rc = store_usage_add(tx, r->user, 1, r->log_bytes, 0, e);
 	if (rc == 0)
@@ -199,14 +203,15 @@ int store_tx_run_get(struct store_tx *tx, const char *id, struct store_run *ret,
 
 /* What the row is before the transition. */
 struct before {
-	int64_t row, generation, log_bytes;
+	int64_t row, generation, log_bytes, started_us;
 	enum store_phase phase;
-	char *owner;
+	char *owner, *runtime;
 };
 
 static void before_clear(struct before *b)
 {
 	free(b->owner);
+	free(b->runtime);
 }
 
 static int read_before(struct store_tx *tx, const char *id, struct before *b, bool *ret_found,
@@ -225,7 +230,10 @@ static int read_before(struct store_tx *tx, const char *id, struct before *b, bo
 	b->phase = (enum store_phase)store_col_int(&q, 2);
 	b->generation = store_col_int(&q, 3);
 	b->log_bytes = store_col_int(&q, 4);
-	return b->owner ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a row of runs");
+	b->runtime = store_col_dup(&q, 5);
+	b->started_us = store_col_int(&q, 6);
+	return b->owner && b->runtime ? 0
+				      : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a row of runs");
 }
 
 static const char *transition_problem(const struct store_transition *t)
@@ -272,6 +280,26 @@ static int write_after(struct store_tx *tx, const struct store_transition *t,
 	return r < 0 ? r : 0;
 }
 
+/* What is counted beside the row. */
+static int count_after(struct store_tx *tx, const struct store_transition *t,
+		       const struct before *b, struct sbx_error *e)
+{
+	int64_t finished = t->finished_us > 0 ? t->finished_us : sbx_now_us();
+	int r = 0;
+
+	if (b->phase != t->to)
+		r = store_tx_run(
+			tx, SQL_PHASE_MOVE,
+			STORE_ARGS(store_int(t->to), store_text(b->runtime), store_int(b->phase)),
+			e);
+	if (r == 0 && t->log_bytes > 0 && t->log_bytes != b->log_bytes)
+		r = store_usage_add(tx, b->owner, 0, t->log_bytes - b->log_bytes, 0, e);
+	if (r == 0 && store_phase_terminal(t->to))
+		r = store_end_add(tx, b->runtime, t->to, t->reason,
+				  t->started_us ? t->started_us : b->started_us, finished, e);
+	return r;
+}
+
 int store_tx_run_transition(struct store_tx *tx, const struct store_transition *t, bool *ret_done,
 			    struct sbx_error *e)
 {
@@ -294,11 +322,7 @@ int store_tx_run_transition(struct store_tx *tx, const struct store_transition *
 	r = write_after(tx, t, &b, ret_done, e);
 	if (r < 0 || !*ret_done)
 		return r;
-	if (b.phase != t->to)
-		r = store_tx_run(tx, SQL_PHASE_MOVE,
-				 STORE_ARGS(store_int(t->to), store_int(b.phase)), e);
-	if (r == 0 && t->log_bytes > 0 && t->log_bytes != b.log_bytes)
-		r = store_usage_add(tx, b.owner, 0, t->log_bytes - b.log_bytes, 0, e);
+	r = count_after(tx, t, &b, e);
 	if (r == 0)
 		r = store_tx_run_changed(tx, b.row, t->id, "status", t->to, b.owner, e);
 	return r;

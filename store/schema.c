@@ -3,8 +3,9 @@
  * The tables, as a list of forward migrations: version N of the schema is what the first N texts
  * made. A text that was ever released is never edited; a change is a new text at the end.
  *
- * %ROW% is a growing row number, %KEY% a 64-bit primary key, %BYTES% a string of any bytes: the
- * three words in which SQLite and PostgreSQL differ here. Times are microseconds UTC, 0 when not
+ * %ROW% is a growing row number, %KEY% a 64-bit primary key, %BYTES% a string of any bytes, and
+ * %LABELS% the members (key, value) of runs.labels as rows: the words in which SQLite and
+ * PostgreSQL differ here. Times are microseconds UTC, 0 when not
  * set; columns that end in _boot say which boot the CLOCK_BOOTTIME beside them counts from.
  */
 #include <string.h>
@@ -78,7 +79,54 @@ static const char version_1[] =
 	" rid BIGINT NOT NULL, id TEXT NOT NULL, what TEXT NOT NULL, phase TEXT NOT NULL,"
 	" owner TEXT NOT NULL, owner_hash BIGINT NOT NULL);";
 
-static const char *const migrations[] = { version_1 };
+static const char version_2[] =
+	/* Lists of administrators are sorted by the start of a run. What has ended never changes
+	 * again, so these are written once, at the end; the few live rows are sorted when they are
+	 * read. The phase stands in front, so that a list by phase reads nothing else, and
+	 * a list of all merges four of them. */
+	"DROP INDEX runs_done;"
+	"DROP INDEX runs_workspace;"
+	"DROP INDEX runs_group;"
+	"DROP INDEX runs_image;"
+	"CREATE INDEX runs_started ON runs (phase, started_us, rid) WHERE finished_us > 0;"
+	"CREATE INDEX runs_started_owner ON runs (owner, phase, started_us, rid)"
+	" WHERE finished_us > 0;"
+	"CREATE INDEX runs_started_workspace ON runs (workspace_id, phase, started_us, rid)"
+	" WHERE finished_us > 0 AND workspace_id IS NOT NULL;"
+	"CREATE INDEX runs_started_group ON runs (workspace_group_id, phase, started_us, rid)"
+	" WHERE finished_us > 0 AND workspace_group_id IS NOT NULL;"
+	"CREATE INDEX runs_started_scope ON runs (scope_snapshot_id, phase, started_us, rid)"
+	" WHERE finished_us > 0 AND scope_snapshot_id IS NOT NULL;"
+	"CREATE INDEX runs_started_image ON runs (image_digest, phase, started_us, rid)"
+	" WHERE finished_us > 0 AND image_digest IS NOT NULL;"
+	/* A user's own runs of a workspace that many share. */
+	"CREATE INDEX runs_workspace ON runs (workspace_id, owner, rid)"
+	" WHERE workspace_id IS NOT NULL;"
+	/* label is NAME=VALUE. */
+	"CREATE TABLE run_labels (holder TEXT NOT NULL, label TEXT NOT NULL, run BIGINT NOT NULL,"
+	" PRIMARY KEY (holder, label, run));"
+	"INSERT INTO run_labels (holder, label, run)"
+	" SELECT DISTINCT owner, key || '=' || value, rid FROM runs, %LABELS% WHERE labels IS NOT "
+	"NULL;"
+	/* What /metrics says, kept by the transactions that change it. */
+	"DROP TABLE phase_counts;"
+	"CREATE TABLE phase_counts (phase BIGINT NOT NULL, runtime TEXT NOT NULL,"
+	" n BIGINT NOT NULL, PRIMARY KEY (phase, runtime));"
+	"INSERT INTO phase_counts (phase, runtime, n)"
+	" SELECT phase, COALESCE(runtime, ''), COUNT(*) FROM runs GROUP BY 1, 2;"
+	"CREATE TABLE run_ends (runtime TEXT NOT NULL, phase BIGINT NOT NULL, reason TEXT NOT NULL,"
+	" runs BIGINT NOT NULL, timed BIGINT NOT NULL DEFAULT 0, sum_us BIGINT NOT NULL DEFAULT 0"
+#define X(n, us) ", b" #n " BIGINT NOT NULL DEFAULT 0"
+	STORE_BUCKET_LIST(X)
+#undef X
+		", PRIMARY KEY (runtime, phase, reason));"
+		"INSERT INTO run_ends (runtime, phase, reason, runs)"
+		" SELECT COALESCE(runtime, ''), phase, COALESCE(reason, 'unknown'), COUNT(*) FROM "
+		"runs"
+		" WHERE finished_us > 0 GROUP BY 1, 2, 3;"
+		"CREATE TABLE counters (name TEXT PRIMARY KEY NOT NULL, n BIGINT NOT NULL);";
+
+static const char *const migrations[] = { version_1, version_2 };
 
 /* Text around the words; the word's name stands between two percent signs. */
 static const struct {
@@ -88,6 +136,7 @@ static const struct {
 	{ "%ROW%", SQL_WORD_ROW },
 	{ "%KEY%", SQL_WORD_KEY },
 	{ "%BYTES%", SQL_WORD_BYTES },
+	{ "%LABELS%", SQL_WORD_LABELS },
 };
 
 int64_t store_schema_newest(void)
@@ -140,11 +189,11 @@ static int write_version(struct store_conn *c, int64_t version, struct sbx_error
 	return c->sql->exec(c->db, b.data ? b.data : "", e);
 }
 
-static int apply(struct store_conn *c, int64_t from, struct sbx_error *e)
+static int apply(struct store_conn *c, int64_t from, int64_t to, struct sbx_error *e)
 {
 	int r;
 
-	for (int64_t v = from; v < store_schema_newest(); v++) {
+	for (int64_t v = from; v < to; v++) {
 		sbx_autobuf b = SBX_BUF_INIT(64 << 10);
 
 		spell(c->sql, migrations[v], &b);
@@ -154,10 +203,10 @@ static int apply(struct store_conn *c, int64_t from, struct sbx_error *e)
 		if (r < 0)
 			return sbx_error_wrap(e, r, "schema version %lld", (long long)v + 1);
 	}
-	return write_version(c, store_schema_newest(), e);
+	return write_version(c, to, e);
 }
 
-static int migrate_locked(struct store_conn *c, bool may_make, struct sbx_error *e)
+static int migrate_locked(struct store_conn *c, bool may_make, int64_t newest, struct sbx_error *e)
 {
 	int64_t version = 0;
 	int r;
@@ -168,18 +217,18 @@ static int migrate_locked(struct store_conn *c, bool may_make, struct sbx_error 
 		r = read_version(c, &version, e);
 	if (r < 0)
 		return r;
-	if (version > store_schema_newest())
+	if (version > newest)
 		return sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
 				"the database has schema version %lld, which is newer than this "
 				"program's %lld; use a newer program",
-				(long long)version, (long long)store_schema_newest());
+				(long long)version, (long long)newest);
 	if (version == 0 && !may_make)
 		return sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
 				"the database has no tables yet; start a door on it first");
-	return version == store_schema_newest() ? 0 : apply(c, version, e);
+	return version == newest ? 0 : apply(c, version, newest, e);
 }
 
-int store_migrate(struct store_conn *c, bool may_make, struct sbx_error *e)
+int store_migrate(struct store_conn *c, bool may_make, int64_t newest, struct sbx_error *e)
 {
 	/* Under the write lock from the first look at the version, so that of two programs that
 	 * start at once one migrates and the other finds it done. */
@@ -187,7 +236,7 @@ int store_migrate(struct store_conn *c, bool may_make, struct sbx_error *e)
 
 	if (r < 0)
 		return r;
-	r = migrate_locked(c, may_make, e);
+	r = migrate_locked(c, may_make, newest, e);
 	if (r == 0)
 		return c->sql->commit(c->db, e);
 	c->sql->rollback(c->db);

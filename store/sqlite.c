@@ -360,6 +360,7 @@ const struct sql_driver store_sqlite = {
 		[SQL_WORD_ROW] = "INTEGER PRIMARY KEY AUTOINCREMENT",
 		[SQL_WORD_KEY] = "INTEGER PRIMARY KEY",
 		[SQL_WORD_BYTES] = "BLOB",
+			[SQL_WORD_LABELS] = "json_each(runs.labels)",
 	},
 	.open = sqlite_open,
 	.close = sqlite_close,

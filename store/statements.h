@@ -77,14 +77,70 @@
 /* store_run_list: one statement for each index that can lead, the other filters behind it. */
 #define ANY(n, column) "($" n " IS NULL OR " column " = $" n ")"
 #define IS(n, column)  column " = $" n
-#define LIST(owner, session, persona, workspace, grp, image, phase)                             \
+#define LIST(owner, session, persona, workspace, phase)                                         \
 	"SELECT " RUN_ROW " FROM runs WHERE rid < $1 AND " owner("2", "owner") " AND "          \
 	session("3", "session_id") " AND " persona("4", "persona_id") " AND "                   \
-	workspace("5", "workspace_id") " AND " grp("6", "workspace_group_id") " AND "           \
-	image("7", "image_digest") " AND " phase " ORDER BY rid DESC LIMIT $9"
-#define PHASE_ANY  "($8 = 0 OR phase = $8)"
-#define PHASE_LIVE "phase = $8 AND phase < 4"
-#define PHASE_DONE "phase = $8 AND finished_us > 0"
+	workspace("5", "workspace_id") " AND " phase " ORDER BY rid DESC LIMIT $7"
+#define PHASE_ANY  "($6 = 0 OR phase = $6)"
+#define PHASE_LIVE "phase = $6 AND phase < 4"
+#define PHASE_DONE "phase = $6 AND finished_us > 0"
+
+/* store_started_*: the live rows, and those of each terminal phase in the order of an index. */
+#define WHERE_STARTED(phase, owner, workspace, grp, scope, image)                               \
+	" FROM runs WHERE started_us >= $1 AND started_us <= $2 AND ($3 = 0 OR $3 = " phase     \
+	") AND " owner("4", "owner") " AND " workspace("5", "workspace_id") " AND "             \
+	grp("6", "workspace_group_id") " AND " scope("7", "scope_snapshot_id") " AND "          \
+	image("8", "image_digest") " AND "
+#define DONE(select, phase, ...)                                                                \
+	select WHERE_STARTED(phase, __VA_ARGS__) "phase = " phase " AND finished_us > 0"
+#define LIVE(select, ...)                                                                       \
+	select WHERE_STARTED("phase", __VA_ARGS__) "phase IN (1, 2, 3) AND phase < 4"
+#define STARTED(order, ...)                                                                     \
+	LIVE("SELECT rid, started_us", __VA_ARGS__) " UNION ALL "                               \
+	DONE("SELECT rid, started_us", "4", __VA_ARGS__) " UNION ALL "                          \
+	DONE("SELECT rid, started_us", "5", __VA_ARGS__) " UNION ALL "                          \
+	DONE("SELECT rid, started_us", "6", __VA_ARGS__) " UNION ALL "                          \
+	DONE("SELECT rid, started_us", "7", __VA_ARGS__)                                        \
+	" ORDER BY started_us " order ", rid " order " LIMIT $9 OFFSET $10"
+#define STARTED_COUNT(...)                                                                      \
+	"SELECT (" LIVE("SELECT COUNT(*)", __VA_ARGS__) ") + ("                                 \
+	DONE("SELECT COUNT(*)", "4", __VA_ARGS__) ") + ("                                       \
+	DONE("SELECT COUNT(*)", "5", __VA_ARGS__) ") + ("                                       \
+	DONE("SELECT COUNT(*)", "6", __VA_ARGS__) ") + ("                                       \
+	DONE("SELECT COUNT(*)", "7", __VA_ARGS__) ")"
+/* X(NAME, index, which of the filters leads) */
+#define STORE_STARTED(X)                                                                        \
+	X(ALL, "runs_started (phase=? AND started_us>", ANY, ANY, ANY, ANY, ANY)                \
+	X(OWNER, "runs_started_owner (owner=? AND phase=? AND started_us>",                     \
+	  IS, ANY, ANY, ANY, ANY)                                                               \
+	X(WORKSPACE, "runs_started_workspace (workspace_id=? AND phase=? AND started_us>",      \
+	  ANY, IS, ANY, ANY, ANY)                                                               \
+	X(GROUP, "runs_started_group (workspace_group_id=? AND phase=? AND started_us>",        \
+	  ANY, ANY, IS, ANY, ANY)                                                               \
+	X(SCOPE, "runs_started_scope (scope_snapshot_id=? AND phase=? AND started_us>",         \
+	  ANY, ANY, ANY, IS, ANY)                                                               \
+	X(IMAGE, "runs_started_image (image_digest=? AND phase=? AND started_us>",              \
+	  ANY, ANY, ANY, ANY, IS)
+
+#define STARTED_ROWS(name, plan, ...)                                                           \
+	X(STARTED_##name##_DESC, plan, STARTED("DESC", __VA_ARGS__))                            \
+	X(STARTED_##name##_ASC, plan, STARTED("ASC", __VA_ARGS__))                              \
+	X(STARTED_##name##_COUNT, plan, STARTED_COUNT(__VA_ARGS__))
+
+#define IDEM_WHERE                                                                              \
+	" FROM idempotency WHERE created_us >= $1 AND created_us <= $2 AND "                    \
+	ANY("3", "endpoint") " AND " ANY("4", "owner") " AND " ANY("5", "idem_key")
+#define IDEM_PAGE(order)                                                                        \
+	"SELECT endpoint, owner, idem_key, fingerprint, object_id, created_us" IDEM_WHERE       \
+	" ORDER BY created_us " order ", rid " order " LIMIT $6 OFFSET $7"
+
+/* How long runs took: the bounds of a histogram. X(number, microseconds) */
+#define STORE_BUCKET_LIST(X)                                                                    \
+	X(0, 10000) X(1, 50000) X(2, 100000) X(3, 500000) X(4, 1000000) X(5, 5000000)           \
+	X(6, 10000000) X(7, 30000000) X(8, 60000000) X(9, 300000000) X(10, 600000000)           \
+	X(11, 3600000000)
+#define BUCKET_NAME(n, us) ", b" #n
+#define BUCKET_ADD(n, us)  ", b" #n " = run_ends.b" #n " + excluded.b" #n
 
 #define STORE_STATEMENTS(X)                                                                     \
 X(RUN_INSERT, NULL,                                                                             \
@@ -106,7 +162,8 @@ X(KEYS, PK, "SELECT " RUN_KEY " FROM runs WHERE rid > $1 ORDER BY rid LIMIT $2")
 X(KEYS_OWNER, "runs_owner",                                                                     \
   "SELECT " RUN_KEY " FROM runs WHERE rid > $1 AND owner = $2 ORDER BY rid LIMIT $3")           \
 X(CAS_READ, BY_ID,                                                                              \
-  "SELECT rid, owner, phase, generation, log_bytes FROM runs WHERE id = $1")                    \
+  "SELECT rid, owner, phase, generation, log_bytes, COALESCE(runtime, ''), started_us "          \
+  "FROM runs WHERE id = $1")                                                                    \
 X(CAS_WRITE, PK,                                                                                \
   "UPDATE runs SET phase = $1, reason = COALESCE($2, reason), message = COALESCE($3, message), "\
   "usage_json = COALESCE($4, usage_json), runtime_version = COALESCE($5, runtime_version), "    \
@@ -138,14 +195,31 @@ X(SET_RESERVED, BY_ID,                                                          
 X(RESERVED, "runs_live",                                                                        \
   "SELECT COALESCE(CAST(SUM(reserved_memory_mb) AS BIGINT), 0), "                               \
   "COALESCE(CAST(SUM(reserved_cpu_milli) AS BIGINT), 0) FROM runs WHERE " ACTIVE)               \
-X(PHASE_ADD, PK, "UPDATE phase_counts SET n = n + $1 WHERE phase = $2")                         \
-X(PHASE_MOVE, PK,                                                                               \
-  "UPDATE phase_counts SET n = n + CASE WHEN phase = $1 THEN 1 ELSE -1 END "                    \
-  "WHERE phase IN ($1, $2)")                                                                    \
-X(PHASE_COUNTS, "=one row for each of the seven phases, and all are wanted",                    \
-  "SELECT phase, n FROM phase_counts")                                                          \
-X(COUNT_ALL, PK,                                                                                \
+X(PHASE_ADD, NULL,                                                                              \
+  "INSERT INTO phase_counts (phase, runtime, n) VALUES ($1, $2, 1) "                            \
+  "ON CONFLICT (phase, runtime) DO UPDATE SET n = phase_counts.n + 1")                          \
+X(PHASE_MOVE, NULL,                                                                             \
+  "INSERT INTO phase_counts (phase, runtime, n) VALUES ($1, $2, 1), ($3, $2, -1) "              \
+  "ON CONFLICT (phase, runtime) DO UPDATE SET n = phase_counts.n + excluded.n")                 \
+X(PHASE_COUNTS, "=a row for each phase and runtime, and all are wanted",                        \
+  "SELECT phase, runtime, n FROM phase_counts ORDER BY phase, runtime")                         \
+X(COUNT_ALL, "sqlite_autoindex_phase_counts_1 (phase=?)",                                       \
   "SELECT COALESCE(CAST(SUM(n) AS BIGINT), 0) FROM phase_counts WHERE phase IN ($1, $2)")       \
+X(END_ADD, NULL,                                                                                \
+  "INSERT INTO run_ends (runtime, phase, reason, runs, timed, sum_us"                           \
+  STORE_BUCKET_LIST(BUCKET_NAME) ") "                                                           \
+  "VALUES ($1, $2, $3, 1, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) "     \
+  "ON CONFLICT (runtime, phase, reason) DO UPDATE SET runs = run_ends.runs + 1, "               \
+  "timed = run_ends.timed + excluded.timed, sum_us = run_ends.sum_us + excluded.sum_us"         \
+  STORE_BUCKET_LIST(BUCKET_ADD))                                                                \
+X(ENDS, "=a row for each runtime, phase and reason, and all are wanted",                        \
+  "SELECT runtime, phase, reason, runs, timed, sum_us" STORE_BUCKET_LIST(BUCKET_NAME)           \
+  " FROM run_ends ORDER BY runtime, phase, reason")                                             \
+X(COUNTER_ADD, NULL,                                                                            \
+  "INSERT INTO counters (name, n) VALUES ($1, $2) "                                             \
+  "ON CONFLICT (name) DO UPDATE SET n = counters.n + excluded.n")                               \
+X(COUNTERS, "=a row for each counter, and all are wanted",                                      \
+  "SELECT name, n FROM counters ORDER BY name")                                                 \
 X(COUNT_OWNER, "runs_live (phase=? AND owner=?)",                                               \
   "SELECT COUNT(*) FROM runs WHERE phase IN ($1, $2) AND owner = $3 AND phase < 4")             \
 X(COUNT_PERSONA, "runs_live_persona",                                                           \
@@ -183,19 +257,24 @@ X(DEADLINES, "runs_queue_expiry",                                               
   "ORDER BY claim_expires_us LIMIT 1), "                                                        \
   "(SELECT 1 FROM runs WHERE claim_boot < $1 AND claim_owner IS NOT NULL LIMIT 1), "            \
   "(SELECT 1 FROM runs WHERE claim_boot > $1 AND claim_owner IS NOT NULL LIMIT 1)")             \
-X(LIST_ALL, PK, LIST(ANY, ANY, ANY, ANY, ANY, ANY, PHASE_ANY))                                  \
-X(LIST_OWNER, "runs_owner (owner=?", LIST(IS, ANY, ANY, ANY, ANY, ANY, PHASE_ANY))              \
-X(LIST_SESSION, "runs_session (session_id=?", LIST(ANY, IS, ANY, ANY, ANY, ANY, PHASE_ANY))     \
-X(LIST_PERSONA, "runs_persona (persona_id=?", LIST(ANY, ANY, IS, ANY, ANY, ANY, PHASE_ANY))     \
-X(LIST_WORKSPACE, "runs_workspace (workspace_id=?",                                             \
-  LIST(ANY, ANY, ANY, IS, ANY, ANY, PHASE_ANY))                                                 \
-X(LIST_GROUP, "runs_group (workspace_group_id=?",                                               \
-  LIST(ANY, ANY, ANY, ANY, IS, ANY, PHASE_ANY))                                                 \
-X(LIST_IMAGE, "runs_image (image_digest=?", LIST(ANY, ANY, ANY, ANY, ANY, IS, PHASE_ANY))       \
-X(LIST_LIVE, "runs_live (phase=?", LIST(ANY, ANY, ANY, ANY, ANY, ANY, PHASE_LIVE))              \
-X(LIST_DONE, "runs_done (phase=?", LIST(ANY, ANY, ANY, ANY, ANY, ANY, PHASE_DONE))              \
+X(LIST_ALL, PK, LIST(ANY, ANY, ANY, ANY, PHASE_ANY))                                            \
+X(LIST_OWNER, "runs_owner (owner=?", LIST(IS, ANY, ANY, ANY, PHASE_ANY))                        \
+X(LIST_SESSION, "runs_session (session_id=?", LIST(ANY, IS, ANY, ANY, PHASE_ANY))               \
+X(LIST_PERSONA, "runs_persona (persona_id=?", LIST(ANY, ANY, IS, ANY, PHASE_ANY))               \
+X(LIST_WORKSPACE, "runs_workspace (workspace_id=? AND owner=?",                                 \
+  LIST(IS, ANY, ANY, IS, PHASE_ANY))                                                            \
+X(LIST_LIVE, "runs_live (phase=?", LIST(ANY, ANY, ANY, ANY, PHASE_LIVE))                        \
 X(LIST_OWNER_DONE, "runs_owner_done (owner=? AND phase=?",                                      \
-  LIST(IS, ANY, ANY, ANY, ANY, ANY, PHASE_DONE))                                                \
+  LIST(IS, ANY, ANY, ANY, PHASE_DONE))                                                          \
+X(LIST_LABEL, "sqlite_autoindex_run_labels_1 (holder=? AND label=? AND run<?)",                 \
+  "SELECT " RUN_ROW " FROM run_labels, runs WHERE run < $1 AND holder = $2 AND label = $3 "     \
+  "AND rid = run AND " ANY("4", "session_id") " AND " ANY("5", "persona_id") " AND "            \
+  ANY("6", "workspace_id") " AND ($7 = 0 OR phase = $7) ORDER BY run DESC LIMIT $8")            \
+X(LABEL_ADD, NULL, "INSERT INTO run_labels (holder, label, run) VALUES ($1, $2, $3) "           \
+  "ON CONFLICT (holder, label, run) DO NOTHING")                                                \
+X(WORKSPACE_COUNT, "runs_workspace (workspace_id=? AND owner=?)",                               \
+  "SELECT COUNT(*) FROM runs WHERE workspace_id = $1 AND owner = $2")                           \
+STORE_STARTED(STARTED_ROWS)                                                                     \
 X(META_GET, "sqlite_autoindex_meta_1", "SELECT value FROM meta WHERE name = $1")                \
 X(META_SET, NULL,                                                                               \
   "INSERT INTO meta (name, value) VALUES ($1, $2) "                                             \
@@ -208,6 +287,9 @@ X(IDEM_PUT, NULL,                                                               
 X(IDEM_GET, "sqlite_autoindex_idempotency_1",                                                   \
   "SELECT fingerprint, object_id, created_us FROM idempotency "                                 \
   "WHERE endpoint = $1 AND owner = $2 AND idem_key = $3 AND created_us >= $4")                  \
+X(IDEM_DESC, "idempotency_age (created_us>? AND created_us<?)", IDEM_PAGE("DESC"))              \
+X(IDEM_ASC, "idempotency_age (created_us>? AND created_us<?)", IDEM_PAGE("ASC"))                \
+X(IDEM_COUNT, "idempotency_age (created_us>? AND created_us<?)", "SELECT COUNT(*)" IDEM_WHERE)  \
 X(IDEM_PRUNE, PK,                                                                               \
   "DELETE FROM idempotency WHERE rid IN "                                                       \
   "(SELECT rid FROM idempotency WHERE created_us < $1 ORDER BY created_us LIMIT $2) "           \
@@ -237,8 +319,14 @@ X(USAGE_ADD, NULL,                                                              
   "artifact_bytes = usage_totals.artifact_bytes + excluded.artifact_bytes")                     \
 X(USAGE_GET, "sqlite_autoindex_usage_totals_1",                                                 \
   "SELECT runs, log_bytes, artifact_bytes FROM usage_totals WHERE owner = $1")                  \
-X(USAGE_LIST, "sqlite_autoindex_usage_totals_1",                                                \
-  "SELECT owner, runs, log_bytes, artifact_bytes FROM usage_totals ORDER BY owner")             \
+X(USAGE_ASC, "sqlite_autoindex_usage_totals_1",                                                 \
+  "SELECT owner, runs, log_bytes, artifact_bytes FROM usage_totals ORDER BY owner "             \
+  "LIMIT $1 OFFSET $2")                                                                         \
+X(USAGE_DESC, "sqlite_autoindex_usage_totals_1",                                                \
+  "SELECT owner, runs, log_bytes, artifact_bytes FROM usage_totals ORDER BY owner DESC "        \
+  "LIMIT $1 OFFSET $2")                                                                         \
+X(USAGE_COUNT, "=a row for each user, and all are counted",                                     \
+  "SELECT COUNT(*) FROM usage_totals")                                                          \
 X(AUDIT_ADD, NULL,                                                                              \
   "INSERT INTO audit (at_us, owner, door, action, resource, result, details) "                  \
   "VALUES ($1, $2, $3, $4, $5, $6, $7)")                                                        \

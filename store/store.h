@@ -225,7 +225,7 @@ int store_deadlines(struct store *s, int64_t *ret_queue_us, int64_t *ret_lease_u
 int store_queue_position(struct store *s, const char *user, int64_t row, int64_t *ret,
 			 struct sbx_error *e);
 int store_counts(struct store *s, int64_t *ret_queued, int64_t *ret_active, struct sbx_error *e);
-/* Runs by phase: ret[STORE_PHASE__COUNT]. Kept in a small table by triggers, so it does not
+/* Runs by phase: ret[STORE_PHASE__COUNT]. Kept in a small table by the transitions, so it does not
  * grow with the number of finished runs. */
 int store_phase_counts(struct store *s, int64_t *ret, struct sbx_error *e);
 
@@ -257,17 +257,41 @@ int store_run_count(struct store *s, const char *user, int64_t *ret, struct sbx_
 /* The effective spec as text, malloc'd. RUN_NOT_FOUND. */
 int store_run_spec(struct store *s, const char *id, char **ret, struct sbx_error *e);
 
+enum {
+	STORE_LIST_MAX = 1001
+}; /* a page of a thousand, and one that tells whether it is the last */
+
 struct store_run_filter {
-	const char *user, *session_id, *persona_id, *workspace_id, *workspace_group_id;
-	const char *image_digest;
-	enum store_phase phase; /* 0: any */
-	int64_t before_row;	/* newest first, rows below this; 0: from the newest */
-	int64_t limit;		/* 1..1000 */
+	const char *user, *session_id, *persona_id;
+	const char *workspace_id, *label; /* only together with user; label is NAME=VALUE */
+	enum store_phase phase;		  /* 0: any; a terminal one only together with another */
+	int64_t before_row;		  /* newest first, rows below this; 0: from the newest */
+	int64_t limit;			  /* 1..STORE_LIST_MAX */
 };
-/* Calls each() for every row, newest first; it must copy what it keeps; false ends the walk. */
+/* Calls each() for every row, newest first; it must copy what it keeps; false ends the walk.
+ * INVALID_ARGUMENT for a filter that no index serves. */
 int store_run_list(struct store *s, const struct store_run_filter *f,
 		   bool (*each)(void *ctx, const struct store_run *r), void *ctx,
 		   struct sbx_error *e);
+/* How many runs of the workspace are this user's. */
+int store_workspace_count(struct store *s, const char *workspace_id, const char *user, int64_t *ret,
+			  struct sbx_error *e);
+
+/* Anybody's runs by the time of their start; one that has not started comes before all others. */
+struct store_started {
+	const char *user, *workspace_id, *workspace_group_id, *scope_snapshot_id, *image_digest;
+	enum store_phase phase; /* 0: any */
+	int64_t from_us, to_us; /* of the start, inclusive; 0: open. Each leaves out what has not
+				   started */
+	bool ascending;
+	int64_t offset, limit; /* limit: 1..STORE_LIST_MAX */
+};
+int store_started_list(struct store *s, const struct store_started *f,
+		       bool (*each)(void *ctx, const struct store_run *r), void *ctx,
+		       struct sbx_error *e);
+/* How many there are in all. */
+int store_started_count(struct store *s, const struct store_started *f, int64_t *ret,
+			struct sbx_error *e);
 /* Claimed, live runs of a claim owner prefix are found by the reaper through leases only. */
 
 /* ---- small key-value state (round-robin position and the like) ---------------------- */
@@ -295,6 +319,22 @@ int store_idem_get(struct store *s, const char *endpoint, const char *user, cons
 		   struct sbx_error *e);
 int store_tx_idem_prune(struct store_tx *tx, int64_t not_before_us, int64_t max, int64_t *ret_gone,
 			struct sbx_error *e);
+struct store_idem_filter {
+	const char *endpoint, *user, *key; /* NULL: any */
+	int64_t from_us, to_us;		   /* of created_us, inclusive; to 0: open */
+	bool ascending;
+	int64_t offset, limit;
+};
+struct store_idem_row {
+	const char *endpoint, *user, *key, *fingerprint, *object_id;
+	int64_t created_us;
+};
+/* By the time of creation. */
+int store_idem_list(struct store *s, const struct store_idem_filter *f,
+		    bool (*each)(void *ctx, const struct store_idem_row *r), void *ctx,
+		    struct sbx_error *e);
+int store_idem_count(struct store *s, const struct store_idem_filter *f, int64_t *ret,
+		     struct sbx_error *e);
 
 /* ---- artifacts, usage, audit --------------------------------------------------------- */
 
@@ -310,10 +350,15 @@ int store_artifact_list(struct store *s, const char *run_id,
 			struct sbx_error *e);
 int store_usage_bytes(struct store *s, const char *user, int64_t *ret, struct sbx_error *e);
 /* Per user: runs, log bytes, artifact bytes; kept by the transitions, not by scanning. */
-int store_usage_list(struct store *s,
-		     bool (*each)(void *ctx, const char *user, int64_t runs, int64_t log_bytes,
-				  int64_t artifact_bytes),
-		     void *ctx, struct sbx_error *e);
+struct store_usage {
+	const char *user;
+	int64_t runs, log_bytes, artifact_bytes;
+};
+/* In the order of names; user: that one alone. */
+int store_usage_list(struct store *s, const char *user, bool descending, int64_t offset,
+		     int64_t limit, bool (*each)(void *ctx, const struct store_usage *u), void *ctx,
+		     struct sbx_error *e);
+int store_usage_count(struct store *s, const char *user, int64_t *ret, struct sbx_error *e);
 /* Terminal runs with artifacts that ended before this time, oldest first, up to max (ids are
  * malloc'd); and the removal of one run's artifact rows (bytes go off the owner's usage). */
 int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
@@ -326,6 +371,31 @@ struct store_audit {
 };
 int store_tx_audit(struct store_tx *tx, const struct store_audit *a, struct sbx_error *e);
 int store_tx_audit_prune(struct store_tx *tx, int64_t before_us, int64_t max, struct sbx_error *e);
+
+/* ---- what is counted for ever: tallies.c ------------------------------------------------ */
+
+enum { STORE_BUCKETS = 12 };
+extern const int64_t store_bucket_us[STORE_BUCKETS]; /* upper bounds */
+
+/* Runs that ended, of one runtime, in one phase, for one reason. */
+struct store_ends {
+	const char *runtime, *reason;
+	enum store_phase phase;
+	int64_t runs;
+	int64_t timed, sum_us;	       /* those of them that had started, and how long they took */
+	int64_t bucket[STORE_BUCKETS]; /* those that took at most store_bucket_us[i] */
+};
+int store_ends(struct store *s, bool (*each)(void *ctx, const struct store_ends *t), void *ctx,
+	       struct sbx_error *e);
+/* Runs by runtime and phase. */
+int store_runtime_counts(struct store *s,
+			 bool (*each)(void *ctx, const char *runtime, enum store_phase phase,
+				      int64_t n),
+			 void *ctx, struct sbx_error *e);
+/* Counters by name, made when first added to. */
+int store_tx_counter_add(struct store_tx *tx, const char *name, int64_t n, struct sbx_error *e);
+int store_counters(struct store *s, bool (*each)(void *ctx, const char *name, int64_t n), void *ctx,
+		   struct sbx_error *e);
 
 /* ---- the feed ------------------------------------------------------------------------- */
 

@@ -138,8 +138,9 @@ void store_reader_put(struct store_reader *r);
 /* ---- schema.c ---- */
 
 int64_t store_schema_newest(void);
-/* Brings the database of c to the newest schema; may_make: also one that has none yet. */
-int store_migrate(struct store_conn *c, bool may_make, struct sbx_error *e);
+/* Brings the database of c to this schema, which is store_schema_newest() but in tests; may_make:
+ * also one that has none yet. */
+int store_migrate(struct store_conn *c, bool may_make, int64_t newest, struct sbx_error *e);
 
 /* ---- wal.c ---- */
 
@@ -164,5 +165,14 @@ int store_tx_run_changed(struct store_tx *tx, int64_t row, const char *id, const
 int store_run_load(struct store_query *q, struct store_run *ret, struct sbx_error *e);
 int store_usage_add(struct store_tx *tx, const char *owner, int64_t runs, int64_t log_bytes,
 		    int64_t artifact_bytes, struct sbx_error *e);
+
+/* ---- lists.c, tallies.c ---- */
+
+/* The labels (JSON object of strings) of a new run, for lists by label. */
+int store_labels_add(struct store_tx *tx, int64_t row, const char *owner, const char *labels,
+		     struct sbx_error *e);
+/* A run came to this end; started_us 0: it never started. */
+int store_end_add(struct store_tx *tx, const char *runtime, enum store_phase phase,
+		  const char *reason, int64_t started_us, int64_t finished_us, struct sbx_error *e);
 
 #endif

@@ -426,8 +426,10 @@ class House:
 
     def check_store(self):
         assert self.sql("PRAGMA integrity_check") == [("ok",)]
-        counts = dict(self.sql("SELECT phase, n FROM phase_counts WHERE n <> 0"))
+        counts = dict(self.sql("SELECT phase, sum(n) FROM phase_counts GROUP BY phase HAVING sum(n) <> 0"))
         assert counts == dict(self.sql("SELECT phase, count(*) FROM runs GROUP BY phase")), counts
+        ends = dict(self.sql("SELECT phase, sum(runs) FROM run_ends GROUP BY phase"))
+        assert ends == dict(self.sql("SELECT phase, count(*) FROM runs WHERE finished_us > 0 GROUP BY phase")), ends
         totals = self.sql("SELECT owner, runs, artifact_bytes FROM usage_totals ORDER BY owner")
         real = self.sql("SELECT owner, count(*), coalesce(sum(CASE artifacts_gone WHEN 0 THEN artifact_bytes ELSE 0 END), 0) "
                         "FROM runs GROUP BY owner ORDER BY owner")

@@ -57,14 +57,11 @@ static void list__filters_newest_first(void **state)
 		{ { .limit = 1000, .session_id = "s" }, "9630" },
 		{ { .limit = 1000, .session_id = "s", .user = "bob" }, "93" },
 		{ { .limit = 1000, .persona_id = "p" }, "840" },
-		{ { .limit = 1000, .workspace_id = "w" }, "951" },
-		{ { .limit = 1000, .workspace_group_id = "g" }, "b5" },
-		{ { .limit = 1000, .image_digest = "sha256:i" }, "a50" },
-		{ { .limit = 1000, .image_digest = "sha256:i", .user = "bob" }, "5" },
+		{ { .limit = 1000, .workspace_id = "w", .user = "bob" }, "951" },
+		{ { .limit = 1000, .workspace_id = "w", .user = "alice" }, "" },
 		{ { .limit = 1000, .phase = STORE_QUEUED }, "ba9876" },
 		{ { .limit = 1000, .phase = STORE_QUEUED, .user = "bob" }, "b97" },
 		{ { .limit = 1000, .phase = STORE_RUNNING }, "" },
-		{ { .limit = 1000, .phase = STORE_COMPLETED }, "3210" },
 		{ { .limit = 1000, .phase = STORE_COMPLETED, .user = "alice" }, "20" },
 		{ { .limit = 1000, .phase = STORE_FAILED, .session_id = "s" }, "" },
 		{ { .limit = 1000, .phase = STORE_FAILED, .user = "bob" }, "5" },
@@ -108,7 +105,18 @@ static void list__pages_stops_and_checks_its_limit(void **state)
 	FAILS(INVALID_ARGUMENT,
 	      store_run_list(f->s, &(struct store_run_filter){ .limit = 0 }, see, &s, e));
 	FAILS(INVALID_ARGUMENT,
-	      store_run_list(f->s, &(struct store_run_filter){ .limit = 1001 }, see, &s, e));
+	      store_run_list(f->s, &(struct store_run_filter){ .limit = STORE_LIST_MAX + 1 }, see,
+			     &s, e));
+	/* What would have to look at everybody's finished runs is refused and not slow. */
+	FAILS(INVALID_ARGUMENT,
+	      store_run_list(f->s, &(struct store_run_filter){ .limit = 5, .phase = STORE_FAILED },
+			     see, &s, e));
+	FAILS(INVALID_ARGUMENT,
+	      store_run_list(f->s, &(struct store_run_filter){ .limit = 5, .label = "a=b" }, see,
+			     &s, e));
+	FAILS(INVALID_ARGUMENT,
+	      store_run_list(f->s, &(struct store_run_filter){ .limit = 5, .workspace_id = "w" },
+			     see, &s, e));
 }
 
 static void keys__page_in_order_and_hide_foreign_runs(void **state)
@@ -318,14 +326,13 @@ static bool see_artifact(void *ctx, const struct store_artifact *a)
 	return true;
 }
 
-static bool see_usage(void *ctx, const char *user, int64_t runs, int64_t log_bytes,
-		      int64_t artifact_bytes)
+static bool see_usage(void *ctx, const struct store_usage *u)
 {
 	struct artifacts *s = ctx;
 	size_t n = strlen(s->text);
 
-	(void)snprintf(s->text + n, sizeof(s->text) - n, "%s:%lld/%lld/%lld;", user,
-		       (long long)runs, (long long)log_bytes, (long long)artifact_bytes);
+	(void)snprintf(s->text + n, sizeof(s->text) - n, "%s:%lld/%lld/%lld;", u->user,
+		       (long long)u->runs, (long long)u->log_bytes, (long long)u->artifact_bytes);
 	return true;
 }
 
@@ -417,6 +424,7 @@ static void artifacts__due_oldest_first(void **state)
 static void usage__adds_up_per_user(void **state)
 {
 	struct fixture *f = *state;
+	int64_t n = -1;
 	struct artifacts seen = { .text = "" };
 	char id[37];
 
@@ -434,8 +442,18 @@ static void usage__adds_up_per_user(void **state)
 							   .to = STORE_COMPLETED,
 							   .log_bytes = 100 }));
 	add(f->s, id, &(struct store_artifact){ "a", 7 }, 1);
-	OK(store_usage_list(f->s, see_usage, &seen, e));
+	OK(store_usage_list(f->s, NULL, false, 0, 10, see_usage, &seen, e));
 	assert_string_equal(seen.text, "alice:2/100/7;bob:1/0/0;");
+	seen.text[0] = '\0';
+	OK(store_usage_list(f->s, NULL, true, 1, 10, see_usage, &seen, e));
+	OK(store_usage_list(f->s, "bob", true, 0, 10, see_usage, &seen, e));
+	OK(store_usage_list(f->s, "bob", true, 1, 10, see_usage, &seen, e));
+	OK(store_usage_list(f->s, "carol", true, 0, 10, see_usage, &seen, e));
+	assert_string_equal(seen.text, "alice:2/100/7;bob:1/0/0;");
+	OK(store_usage_count(f->s, NULL, &n, e));
+	assert_int_equal(n, 2);
+	OK(store_usage_count(f->s, "carol", &n, e));
+	assert_int_equal(n, 0);
 }
 
 static int64_t count_rows(struct fixture *f, const char *table)
