@@ -17,6 +17,10 @@ int64_t sbx_now_us(void);
 int64_t sbx_boot_us(void);
 /* RFC 3339 in UTC with microseconds and Z. Returns out. */
 char *sbx_time_format(int64_t us, char out[SBX_TIME_TEXT]);
+/* RFC 3339, also with a space for the T, without seconds' fraction, or without a zone, which is
+ * UTC. Digits beyond microseconds are dropped. Returns 0, or -1 when it is no such time, or before
+ * 1970. */
+int sbx_time_parse(const char *text, int64_t *ret_us);
 /* The machine's boot id (36 characters), read once; "unknown" when it cannot be read. */
 const char *sbx_boot_id(void);
 

@@ -140,6 +140,43 @@ static void time__is_rfc3339_utc(void **state)
 	assert_int_equal(strlen(sbx_boot_id()), 36);
 }
 
+static void time__parses_what_clients_write(void **state)
+{
+	static const struct {
+		const char *text;
+		int64_t us; /* -1: refused */
+	} rows[] = {
+		{ "1970-01-01T00:00:00Z", 0 },
+		{ "2026-01-31T12:00:00.123456Z", INT64_C(1769860800123456) },
+		{ "2026-01-31t12:00:00.1234567z", INT64_C(1769860800123456) },
+		{ "2026-01-31 12:00:00", INT64_C(1769860800000000) },
+		{ "2026-01-31T12:00:00.5", INT64_C(1769860800500000) },
+		{ "2026-01-31T13:30:00+01:30", INT64_C(1769860800000000) },
+		{ "2026-01-31T13:30:00 01:30", INT64_C(1769860800000000) },
+		{ "2026-01-31T07:00:00-0500", INT64_C(1769860800000000) },
+		{ "2026-02-29T00:00:00Z", -1 },
+		{ "2026-13-01T00:00:00Z", -1 },
+		{ "2026-00-10T00:00:00Z", -1 },
+		{ "2026-01-31T24:00:00Z", -1 },
+		{ "2026-01-31T12:00:00+24:00", -1 },
+		{ "2026-01-31T12:00:00Zx", -1 },
+		{ "2026-01-31", -1 },
+		{ "1969-12-31T23:59:59Z", -1 },
+		{ "1769860800", -1 },
+		{ "", -1 },
+		{ "yesterday", -1 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		int64_t us = -1;
+
+		if (sbx_time_parse(rows[i].text, &us) != (rows[i].us < 0 ? -1 : 0) ||
+		    us != rows[i].us)
+			fail_msg("'%s' is %lld", rows[i].text, (long long)us);
+	}
+}
+
 static void path__problems(void **state)
 {
 	static const char *const bad[] = { "",	    "/x", "../x", "a/../x", "a/..", "a//b",
@@ -270,6 +307,7 @@ int main(void)
 		cmocka_unit_test(utf8__tables),
 		cmocka_unit_test(ids__sort_in_order_of_creation),
 		cmocka_unit_test(time__is_rfc3339_utc),
+		cmocka_unit_test(time__parses_what_clients_write),
 		cmocka_unit_test(path__problems),
 		cmocka_unit_test(fs__opens_nothing_outside),
 		cmocka_unit_test(fs__removes_deep_and_hostile_trees),
