@@ -114,9 +114,24 @@ PLAIN_VIEW(v_health, orch_view_health)
 PLAIN_VIEW(v_metrics, orch_view_metrics)
 PLAIN_VIEW(v_diagnostics, orch_view_diagnostics)
 PLAIN_VIEW(v_operator, orch_view_operator)
-PLAIN_VIEW(v_usage, orch_view_usage)
-PLAIN_VIEW(v_runs, orch_view_runs)
 PLAIN_VIEW(v_queue, orch_view_queue)
+
+/* A file has no second page. */
+enum { USERS_MAX = 100000, ADMIN_RUNS_MAX = 1000 };
+
+static int v_usage(struct view_ctx *c)
+{
+	const struct orch_page page = { .limit = USERS_MAX, .ascending = true };
+
+	return orch_view_admin_usage(c->f->orch, &page, NULL, c->out, c->e);
+}
+
+static int v_runs(struct view_ctx *c)
+{
+	const struct orch_admin_runs q = { .page = { .limit = ADMIN_RUNS_MAX } };
+
+	return orch_view_admin_runs(c->f->orch, &q, c->out, c->e);
+}
 
 static const struct {
 	int (*render)(struct view_ctx *c);

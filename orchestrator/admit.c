@@ -43,21 +43,26 @@ static int64_t retry_after(struct orch *o, int64_t queued)
 	return sec < 1 ? 1 : sec;
 }
 
+static const struct {
+	const char *reason, *scope, *what;
+} text[STORE_SCOPE__COUNT] = {
+	[STORE_SCOPE_ALL] = { "queue_capacity_exceeded", "global", "this host" },
+	[STORE_SCOPE_USER] = { "user_queue_quota_exceeded", "user_id", "this user" },
+	[STORE_SCOPE_PERSONA] = { "persona_queue_quota_exceeded", "persona_id", "this persona" },
+	[STORE_SCOPE_WORKSPACE] = { "workspace_queue_quota_exceeded", "workspace_id",
+				    "this workspace" },
+	[STORE_SCOPE_GROUP] = { "workspace_group_queue_quota_exceeded", "workspace_group_id",
+				"this workspace group" },
+};
+
+const char *admit_full_reason(enum store_scope scope)
+{
+	return text[scope].reason;
+}
+
 int admit_queue_limits(struct orch *o, struct store_tx *tx, const struct store_run *r,
 		       int64_t *ret_queued, struct sbx_error *e)
 {
-	static const struct {
-		const char *reason, *scope, *what;
-	} text[STORE_SCOPE__COUNT] = {
-		[STORE_SCOPE_ALL] = { "queue_capacity_exceeded", "global", "this host" },
-		[STORE_SCOPE_USER] = { "user_queue_quota_exceeded", "user_id", "this user" },
-		[STORE_SCOPE_PERSONA] = { "persona_queue_quota_exceeded", "persona_id",
-					  "this persona" },
-		[STORE_SCOPE_WORKSPACE] = { "workspace_queue_quota_exceeded", "workspace_id",
-					    "this workspace" },
-		[STORE_SCOPE_GROUP] = { "workspace_group_queue_quota_exceeded",
-					"workspace_group_id", "this workspace group" },
-	};
 	const struct orch_settings *st = orch_settings(o);
 	const int64_t limits[STORE_SCOPE__COUNT] = {
 		[STORE_SCOPE_ALL] = st->queue_max_length,
@@ -83,7 +88,7 @@ int admit_queue_limits(struct orch *o, struct store_tx *tx, const struct store_r
 		if (n < limits[s])
 			continue;
 		after = retry_after(o, n);
-		atomic_fetch_add(&o->queue_full, 1);
+		orch_count_full(o, s, r->runtime);
 		sbx_fail(e, SBX_E_QUEUE_FULL,
 			 "%lld runs of %s are waiting, the limit is %lld; try again in %lld s",
 			 (long long)n, text[s].what, (long long)limits[s], (long long)after);
@@ -249,5 +254,8 @@ int admit_next(struct orch *o, const char *owner, struct store_run *run, bool *r
 	crash_point("door_dispatch_claimed");
 	rc = store_commit(sbx_steal(&tx), false, e);
 	*ret = rc == 0;
+	/* A queued run changes when it enters the queue, and not again before it is claimed. */
+	if (*ret)
+		orch_count_wait(o, run->runtime, t.started_us - run->changed_us);
 	return rc;
 }

@@ -243,7 +243,6 @@ static int expire_queue(struct orch *o, struct sbx_error *e)
 		crash_point("door_expire_committed");
 		if (done)
 			dispatch_end_frame(o, r.id, NULL, "queue_ttl_expired");
-		atomic_fetch_add(&o->queue_expired, 1);
 	}
 }
 

@@ -30,6 +30,7 @@ static int remove_artifacts(struct orch *o, const char *id, struct sbx_error *e)
 {
 	sbx_autoclose int dir = store_run_dir(o->store, id, false, NULL);
 	store_autotx struct store_tx *tx = NULL;
+	store_autorun r = { 0 };
 	int rc;
 
 	/* The files first: after a crash in between the rows are still due, and the next round goes
@@ -39,7 +40,15 @@ static int remove_artifacts(struct orch *o, const char *id, struct sbx_error *e)
 	crash_point("door_janitor_removed");
 	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
+		rc = store_tx_run_get(tx, id, &r, e);
+	if (rc == 0)
 		rc = store_tx_artifacts_drop(tx, id, e);
+	if (rc == 0)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_REMOVED_RUNS, 1, e);
+	if (rc == 0)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_REMOVED_FILES, r.artifact_count, e);
+	if (rc == 0)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_REMOVED_BYTES, r.artifact_bytes, e);
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
 }
 
@@ -61,7 +70,8 @@ static int expire_artifacts(struct orch *o, bool *more, struct sbx_error *e)
 	return rc;
 }
 
-static int prune(struct orch *o, bool *more, struct sbx_error *e)
+/* looked: artifacts were looked for in this round. */
+static int prune(struct orch *o, bool looked, bool *more, struct sbx_error *e)
 {
 	const struct orch_settings *st = orch_settings(o);
 	store_autotx struct store_tx *tx = NULL;
@@ -76,6 +86,10 @@ static int prune(struct orch *o, bool *more, struct sbx_error *e)
 	if (rc == 0)
 		rc = store_tx_audit_prune(tx, now - JANITOR_AUDIT_DAYS * 86400 * SBX_SECOND_US,
 					  JANITOR_BATCH, e);
+	if (rc == 0)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_CYCLES, 1, e);
+	if (rc == 0 && looked)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_JANITOR, 1, e);
 	*more |= gone == JANITOR_BATCH;
 	crash_point("door_janitor_pruned");
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), false, e);
@@ -159,17 +173,17 @@ static int64_t housekeep(struct orch *o, bool first)
 	int64_t interval = st->artifact_janitor_interval_sec * SBX_SECOND_US;
 	sbx_autoclose int lock = store_lock(o->store, "janitor.lock");
 	sbx_autoerror e = SBX_ERROR_INIT;
-	bool more = false;
+	bool more = false, look = st->artifact_janitor_background_enabled || first;
 	int rc = 0;
 
 	if (interval < SBX_SECOND_US)
 		interval = SBX_SECOND_US;
 	if (lock < 0)
 		return interval; /* the other door is at it */
-	if (st->artifact_janitor_background_enabled || first)
+	if (look)
 		rc = expire_artifacts(o, &more, &e);
 	if (rc == 0)
-		rc = prune(o, &more, &e);
+		rc = prune(o, look, &more, &e);
 	if (first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);
 	if (rc == 0 && mend_ends(o, &e) && interval > MEND_AFTER_US)

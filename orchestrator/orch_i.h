@@ -25,6 +25,18 @@ struct orch_config {
 	struct orch_config *older; /* owned */
 };
 
+enum { ORCH_RUNTIMES_MAX = 16 }; /* rows of runtimes/known.def, at most */
+
+/* Since this process began; the rest of the metrics comes from the store. By runtime in the order
+ * of rt_known_at. */
+struct orch_counts {
+	atomic_llong refused, replayed;
+	atomic_llong queue_full[STORE_SCOPE__COUNT][ORCH_RUNTIMES_MAX];
+	struct orch_waits {
+		atomic_llong n, sum_us, bucket[STORE_BUCKETS]; /* at most store_bucket_us[i] */
+	} waits[ORCH_RUNTIMES_MAX];
+};
+
 struct orch {
 	struct store *store;
 	char *state_dir, *config_path, *runner, *mountpoint; /* owned; NULL where not given */
@@ -50,8 +62,7 @@ struct orch {
 	int64_t mended_seq; /* janitor: the ends up to this change have their frames; 0: not looked
 			     */
 
-	/* Since this process began; the rest of the metrics comes from the store. */
-	atomic_llong queue_full, queue_expired, refused, replayed;
+	struct orch_counts counts;
 };
 
 static inline struct orch_config *orch_config(struct orch *o)
@@ -73,6 +84,8 @@ int admit_next(struct orch *o, const char *owner, struct store_run *run, bool *r
 	       struct sbx_error *e);
 /* What a spec reserves of the host while it is active: what it asked for explicitly. */
 void admit_reservation(const struct ms_run_spec *spec, int64_t *memory_mb, int64_t *cpu_milli);
+/* The word for the limit of this scope in a refusal. Static. */
+const char *admit_full_reason(enum store_scope scope);
 /* QUEUE_FULL with its details, when a limit on waiting runs is reached. */
 int admit_queue_limits(struct orch *o, struct store_tx *tx, const struct store_run *r,
 		       int64_t *ret_queued, struct sbx_error *e);
@@ -119,6 +132,36 @@ void bound_sweep(struct orch *o);
 /* Housekeeping until o->stop, in rounds, by the door that holds the lock. */
 void *janitor_thread(void *orch);
 void janitor_wake(struct orch *o);
+
+/* ---- metrics.c ---- */
+
+void orch_count_full(struct orch *o, enum store_scope scope, const char *runtime);
+/* A run of this runtime was claimed by this process after so long in the queue. */
+void orch_count_wait(struct orch *o, const char *runtime, int64_t waited_us);
+/* Counters that the store keeps. */
+#define ORCH_COUNT_LOG_TRUNCATED "log_truncations"
+#define ORCH_COUNT_CYCLES	 "maintenance_cycles"
+#define ORCH_COUNT_JANITOR	 "artifact_janitor_runs"
+#define ORCH_COUNT_REMOVED_RUNS	 "artifact_janitor_removed_runs"
+#define ORCH_COUNT_REMOVED_FILES "artifact_janitor_removed_files"
+#define ORCH_COUNT_REMOVED_BYTES "artifact_janitor_removed_bytes"
+
+/* ---- view.c ---- */
+
+/* Which members of a run's document are shown. */
+enum orch_form {
+	ORCH_FORM_STATUS = 1,
+	ORCH_FORM_ADMIN_ITEM = 2,
+	ORCH_FORM_ADMIN_RUN = 4,
+	ORCH_FORM_WORKSPACE = 8,
+};
+/* One JSON object, without a newline. */
+void orch_run_object(const struct store_run *r, enum orch_form form, const char *log_stream_url,
+		     struct sbx_buf *out);
+/* NO_MEMORY when the buffer has failed, else rc. */
+int orch_view_done(int rc, const struct sbx_buf *out, struct sbx_error *e);
+/* INVALID_ARGUMENT about one parameter: "name: found '...', allowed ...". */
+int orch_view_refuse(const char *name, const char *found, const char *allowed, struct sbx_error *e);
 
 /* ---- submit.c ---- */
 

@@ -115,15 +115,62 @@ void orch_view_status(struct orch *o, const struct store_run *r, const char *log
 void orch_view_why(struct orch *o, const struct store_run *r, struct sbx_buf *out);
 int orch_view_spec(struct orch *o, const struct store_run *r, struct sbx_buf *out,
 		   struct sbx_error *e);
+/* ok, store, redis, timings of the contract, and what this door is about. */
 int orch_view_health(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
+/* The same without what is nobody's business who has not logged in: the contract's members alone.
+ */
+int orch_view_health_public(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
+/* Prometheus text. */
 int orch_view_metrics(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
-int orch_view_usage(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
+/* {"runtimes":[...]} of all; one of them (NOT_FOUND). */
+int orch_view_runtimes(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
+int orch_view_runtime(struct orch *o, const char *name, struct sbx_buf *out, struct sbx_error *e);
+/* --check: a table for people, or with json the document of orch_view_runtimes. */
+int orch_view_check(struct orch *o, bool json, struct sbx_buf *out, struct sbx_error *e);
+
+/* In all queries NULL or "" is a filter that is not set. INVALID_ARGUMENT, whose details name the
+ * `field`, for what cannot be understood. */
+struct orch_runs_query {
+	int64_t limit;	    /* 1..1000 */
+	const char *cursor; /* next_cursor of the page before */
+	const char *phase, *session_id;
+	const char *label; /* NAME=VALUE */
+};
+/* The caller's own runs, newest first, also for an administrator. */
+int orch_view_runs(struct orch *o, const struct orch_principal *p, const struct orch_runs_query *q,
+		   struct sbx_buf *out, struct sbx_error *e);
+/* The caller's runs of a workspace (limit 1..100), and whether a new one would be let in. */
+int orch_view_workspace(struct orch *o, const struct orch_principal *p, const char *workspace_id,
+			int64_t limit, struct sbx_buf *out, struct sbx_error *e);
+
+/* ---- for administrators: the door has made sure that the caller is one ------------------- */
+
+struct orch_page {
+	int64_t limit, offset; /* limit: 1..1000, of usage as many as one likes */
+	bool ascending;
+};
+struct orch_admin_runs {
+	struct orch_page page; /* by started_at; without one comes first */
+	const char *user_id, *image_digest, *workspace_id, *workspace_group_id, *scope_snapshot_id;
+	const char *phase;		       /* an unknown word has no runs */
+	const char *started_from, *started_to; /* times, inclusive */
+};
+struct orch_admin_keys {
+	struct orch_page page; /* by created_at */
+	const char *endpoint, *user_id, *key;
+	const char *created_from, *created_to;
+};
+int orch_view_admin_runs(struct orch *o, const struct orch_admin_runs *q, struct sbx_buf *out,
+			 struct sbx_error *e);
+/* RUN_NOT_FOUND. */
+int orch_view_admin_run(struct orch *o, const char *id, struct sbx_buf *out, struct sbx_error *e);
+int orch_view_admin_keys(struct orch *o, const struct orch_admin_keys *q, struct sbx_buf *out,
+			 struct sbx_error *e);
+/* By name of the user. */
+int orch_view_admin_usage(struct orch *o, const struct orch_page *page, const char *user_id,
+			  struct sbx_buf *out, struct sbx_error *e);
 int orch_view_queue(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
-int orch_view_runs(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
 int orch_view_operator(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
 int orch_view_diagnostics(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
-int orch_view_runtime(struct orch *o, const char *name, struct sbx_buf *out, struct sbx_error *e);
-/* --check: a table for people, or with json the discovery document. */
-int orch_view_check(struct orch *o, bool json, struct sbx_buf *out, struct sbx_error *e);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "orchestrator/phase.h"
+#include "orchestrator/orch_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -203,6 +203,9 @@ int orch_phase_end(struct store *s, const struct store_run *run, int64_t generat
 	if (r == 0 && out->n_artifacts)
 		r = store_tx_artifacts_add(tx, run->id, run->user, out->artifacts, out->n_artifacts,
 					   e);
+	/* outcome.c writes the member so, or not at all. */
+	if (r == 0 && out->usage && strstr(out->usage, "\"log_truncated\":1"))
+		r = store_tx_counter_add(tx, ORCH_COUNT_LOG_TRUNCATED, 1, e);
 	if (r == 0)
 		r = audit_end(tx, run, out, e);
 	if (r < 0)

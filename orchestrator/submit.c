@@ -183,7 +183,7 @@ static int replay(struct orch *o, const struct submission *s, const struct store
 	ret->row = r.row;
 	ret->phase = r.phase;
 	ret->replayed = true;
-	atomic_fetch_add(&o->replayed, 1);
+	atomic_fetch_add(&o->counts.replayed, 1);
 	return 0;
 }
 
@@ -270,7 +270,7 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 		return rc;
 	}
 	if (rc < 0) {
-		atomic_fetch_add(&o->refused, 1);
+		atomic_fetch_add(&o->counts.refused, 1);
 		return rc;
 	}
 	crash_point("door_submit_parsed");
@@ -294,7 +294,7 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	} else if (rc == 0) {
 		rc = store_commit_early(sbx_steal(&tx), &ticket, e);
 	} else {
-		atomic_fetch_add(&o->refused, 1);
+		atomic_fetch_add(&o->counts.refused, 1);
 	}
 	crash_point("door_submit_committed");
 	if (runner && rc == 0 && claimed)
@@ -304,6 +304,8 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	/* The dispatcher may have looked for a runner while this one was in hand. */
 	if (runner && !claimed)
 		dispatch_wake(o);
+	if (claimed && rc == 0)
+		orch_count_wait(o, s.row.runtime, 0);
 	crash_point("door_submit_assigned");
 	if (ret->bound && (rc < 0 || ret->replayed))
 		bound_drop(o, s.id);

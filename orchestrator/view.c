@@ -8,17 +8,33 @@
 #include "base/clock.h"
 #include "base/utf8.h"
 
-struct member {
-	const char *name;
-	const char *value;
-};
-
-static void text_members(struct sbx_buf *out, const struct member *m, size_t n)
+int orch_view_done(int rc, const struct sbx_buf *out, struct sbx_error *e)
 {
-	for (size_t i = 0; i < n; i++) {
-		sbx_buf_printf(out, ",\"%s\":", m[i].name);
-		sbx_buf_json_strz(out, m[i].value);
-	}
+	if (rc == 0 && sbx_buf_failed(out))
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the answer");
+	return rc;
+}
+
+int orch_view_refuse(const char *name, const char *found, const char *allowed, struct sbx_error *e)
+{
+	sbx_autobuf details = SBX_BUF_INIT(8192);
+
+	sbx_buf_puts(&details, "{\"field\":");
+	sbx_buf_json_strz(&details, name);
+	sbx_buf_puts(&details, ",\"found\":");
+	sbx_buf_json_str(&details, found, strnlen(found, 200));
+	sbx_buf_puts(&details, ",\"allowed\":");
+	sbx_buf_json_strz(&details, allowed);
+	sbx_buf_puts(&details, "}");
+	(void)sbx_fail(e, SBX_E_INVALID_ARGUMENT, "%s: found '%.80s', allowed %s", name, found,
+		       allowed);
+	return sbx_error_details(e, "%s", details.failed ? "{}" : details.data);
+}
+
+static void text_member(struct sbx_buf *out, const char *name, const char *value)
+{
+	sbx_buf_printf(out, ",\"%s\":", name);
+	sbx_buf_json_strz(out, value);
 }
 
 static void time_member(struct sbx_buf *out, const char *name, int64_t us)
@@ -39,33 +55,49 @@ static const struct orch_reason *reason_of(const struct store_run *r)
 							     r->exit_code, r->usage));
 }
 
-void orch_view_status(struct orch *o, const struct store_run *r, const char *log_stream_url,
-		      struct sbx_buf *out)
+enum {
+	FORMS_ALL =
+		ORCH_FORM_STATUS | ORCH_FORM_ADMIN_ITEM | ORCH_FORM_ADMIN_RUN | ORCH_FORM_WORKSPACE,
+	FORMS_ADMIN = ORCH_FORM_ADMIN_ITEM | ORCH_FORM_ADMIN_RUN,
+	FORMS_OWN = FORMS_ALL & ~ORCH_FORM_WORKSPACE, /* what a workspace's list leaves out */
+};
+
+/* One member whose value is text, and the forms that show it. */
+struct member {
+	const char *name, *value;
+	unsigned forms;
+};
+
+static void text_members(struct sbx_buf *out, enum orch_form form, const struct member *m, size_t n)
 {
-	const struct orch_reason *why = reason_of(r);
+	for (size_t i = 0; i < n; i++)
+		if (m[i].forms & form)
+			text_member(out, m[i].name, m[i].value);
+}
+
+static void add_head(const struct store_run *r, enum orch_form form, const struct orch_reason *why,
+		     struct sbx_buf *out)
+{
 	const struct member head[] = {
-		{ "spec_version", r->spec_version },	   { "runtime", r->runtime },
-		{ "runtime_version", r->runtime_version }, { "base_image", r->base_image },
-		{ "image_digest", r->image_digest },	   { "policy_hash", r->policy_hash },
-		{ "phase", store_phase_name(r->phase) },   { "status_reason_code", why->code },
-	};
-	const struct member tail[] = {
-		{ "log_stream_url", log_stream_url },
-		{ "session_id", r->session_id },
-		{ "persona_id", r->persona_id },
-		{ "workspace_id", r->workspace_id },
-		{ "workspace_group_id", r->workspace_group_id },
-		{ "scope_snapshot_id", r->scope_snapshot_id },
-		{ "trust_level", r->trust_level },
-		{ "network_policy", r->network_policy },
-		{ "user", r->user },
-		{ "name", r->name },
+		{ "user_id", r->user, FORMS_ADMIN },
+		{ "spec_version", r->spec_version, FORMS_OWN },
+		{ "runtime", r->runtime, FORMS_ALL },
+		{ "runtime_version", r->runtime_version, FORMS_ALL },
+		{ "base_image", r->base_image, FORMS_ALL },
+		{ "image_digest", r->image_digest, FORMS_OWN },
+		{ "policy_hash", r->policy_hash, FORMS_OWN },
+		{ "phase", store_phase_name(r->phase), FORMS_ALL },
+		{ "status_reason_code", why->code, FORMS_ALL },
 	};
 
-	(void)o;
 	sbx_buf_puts(out, "{\"id\":");
 	sbx_buf_json_strz(out, r->id);
-	text_members(out, head, SBX_COUNT(head));
+	text_members(out, form, head, SBX_COUNT(head));
+}
+
+static void add_course(const struct store_run *r, enum orch_form form,
+		       const struct orch_reason *why, struct sbx_buf *out)
+{
 	sbx_buf_puts(out, ",\"status_reason_details\":");
 	orch_reason_json(why, out);
 	if (r->has_exit_code)
@@ -75,14 +107,47 @@ void orch_view_status(struct orch *o, const struct store_run *r, const char *log
 	time_member(out, "created_at", r->created_us);
 	time_member(out, "started_at", r->phase == STORE_QUEUED ? 0 : r->started_us);
 	time_member(out, "finished_at", r->finished_us);
-	text_members(out, &(struct member){ "message", r->message }, 1);
-	sbx_buf_printf(out, ",\"resource_usage\":%s", r->usage ? r->usage : "{}");
-	time_member(out, "estimated_start_time",
-		    r->phase == STORE_QUEUED ? r->estimated_start_us : 0);
-	text_members(out, tail, SBX_COUNT(tail));
-	sbx_buf_printf(out, ",\"labels\":%s,\"interactive\":%s,\"claim_generation\":%lld}\n",
-		       r->labels ? r->labels : "{}", r->interactive ? "true" : "false",
-		       (long long)r->generation);
+	text_member(out, "message", r->message);
+	if (form & (ORCH_FORM_STATUS | ORCH_FORM_ADMIN_RUN))
+		sbx_buf_printf(out, ",\"resource_usage\":%s", r->usage ? r->usage : "{}");
+	if (form == ORCH_FORM_STATUS)
+		time_member(out, "estimated_start_time",
+			    r->phase == STORE_QUEUED ? r->estimated_start_us : 0);
+}
+
+void orch_run_object(const struct store_run *r, enum orch_form form, const char *log_stream_url,
+		     struct sbx_buf *out)
+{
+	const struct orch_reason *why = reason_of(r);
+	const struct member tail[] = {
+		{ "log_stream_url", log_stream_url, ORCH_FORM_STATUS },
+		{ "session_id", r->session_id, FORMS_ALL },
+		{ "persona_id", r->persona_id, FORMS_ALL },
+		{ "workspace_id", r->workspace_id, FORMS_ALL },
+		{ "workspace_group_id", r->workspace_group_id, FORMS_ALL },
+		{ "scope_snapshot_id", r->scope_snapshot_id, FORMS_ALL },
+		{ "trust_level", r->trust_level, FORMS_OWN },
+		{ "network_policy", r->network_policy, FORMS_OWN },
+		{ "user", r->user, ORCH_FORM_STATUS },
+		{ "name", r->name, FORMS_ALL },
+	};
+
+	add_head(r, form, why, out);
+	add_course(r, form, why, out);
+	text_members(out, form, tail, SBX_COUNT(tail));
+	sbx_buf_printf(out, ",\"labels\":%s,\"interactive\":%s", r->labels ? r->labels : "{}",
+		       r->interactive ? "true" : "false");
+	if (form & FORMS_OWN)
+		sbx_buf_printf(out, ",\"claim_generation\":%lld", (long long)r->generation);
+	sbx_buf_puts(out, "}");
+}
+
+void orch_view_status(struct orch *o, const struct store_run *r, const char *log_stream_url,
+		      struct sbx_buf *out)
+{
+	(void)o;
+	orch_run_object(r, ORCH_FORM_STATUS, log_stream_url, out);
+	sbx_buf_puts(out, "\n");
 }
 
 static void why_queued(struct orch *o, const struct store_run *r, struct sbx_buf *out)
