@@ -234,6 +234,9 @@ void ws_metrics(struct ws *w, struct sbx_buf *out);
 #include "apid/routes.def"
 #undef X
 
+/* info.c: the answer that a view of the orchestrator is, or its refusal. */
+enum MHD_Result reply_view(struct req *q, int rc, struct sbx_buf *out, const struct sbx_error *e);
+
 /* openapi.c */
 void openapi_make(struct sbx_buf *out);
 

@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * /openapi.json (OpenAPI 3.1), made from the tables that the code itself runs by: routes.def,
+ * mountspec/fields.def and base/errors.def; and from schemas.def and params.def, which
+ * describe what the orchestrator and the handlers do and are held to it by tests.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "apid/apid_i.h"
+#include "mountspec/mountspec.h"
+
+enum { PATH_MAX_BYTES = 256 };
+
+/* ---- types ---------------------------------------------------------------------------------- */
+
+static void add_named(struct sbx_buf *out, const char *name, size_t len, bool nullable)
+{
+	static const struct {
+		const char *name, *type, *format;
+	} plain[] = {
+		{ "string", "string", NULL }, { "integer", "integer", NULL },
+		{ "number", "number", NULL }, { "boolean", "boolean", NULL },
+		{ "object", "object", NULL }, { "time", "string", "date-time" },
+	};
+
+	for (size_t i = 0; i < SBX_COUNT(plain); i++) {
+		if (strlen(plain[i].name) != len || memcmp(plain[i].name, name, len) != 0)
+			continue;
+		sbx_buf_printf(out, nullable ? "\"type\":[\"%s\",\"null\"]" : "\"type\":\"%s\"",
+			       plain[i].type);
+		if (plain[i].format)
+			sbx_buf_printf(out, ",\"format\":\"%s\"", plain[i].format);
+		return;
+	}
+	sbx_buf_printf(out, "\"$ref\":\"#/components/schemas/%.*s\"", (int)len, name);
+}
+
+/* The members of a schema for a type of schemas.def. */
+static void add_type(struct sbx_buf *out, const char *type)
+{
+	size_t len = strlen(type);
+	bool list = type[0] == '[', map = type[0] == '{';
+
+	if (list || map) {
+		sbx_buf_puts(out, list ? "\"type\":\"array\",\"items\":{"
+				       : "\"type\":\"object\",\"additionalProperties\":{");
+		add_named(out, type + 1, len - 2, false);
+		sbx_buf_puts(out, "}");
+	} else if (type[len - 1] == '?') {
+		add_named(out, type, len - 1, true);
+	} else {
+		add_named(out, type, len, false);
+	}
+}
+
+static void add_doc(struct sbx_buf *out, const char *doc)
+{
+	if (!*doc)
+		return;
+	sbx_buf_puts(out, ",\"description\":");
+	sbx_buf_json_strz(out, doc);
+}
+
+/* ---- schemas of answers -----------------------------------------------------------------------
+ */
+
+static const struct schema_row {
+	const char *schema, *member, *type, *doc;
+} schema_rows[] = {
+#define X(schema, member, type, doc) { schema, member, type, doc },
+#include "apid/schemas.def"
+#undef X
+};
+
+static bool same_schema(size_t i, size_t j)
+{
+	return j < SBX_COUNT(schema_rows) &&
+	       strcmp(schema_rows[i].schema, schema_rows[j].schema) == 0;
+}
+
+/* Rows i and after, as long as they belong together. Returns the first that does not. */
+static size_t add_schema(struct sbx_buf *out, size_t i)
+{
+	const char *name = schema_rows[i].schema;
+	bool more = !*schema_rows[i].member;
+	size_t first = i + more, end = first;
+
+	sbx_buf_printf(out, ",\"%s\":{", name);
+	if (more)
+		sbx_buf_printf(out, "\"allOf\":[{\"$ref\":\"#/components/schemas/%s\"},{",
+			       schema_rows[i].type);
+	sbx_buf_puts(out, "\"type\":\"object\",\"properties\":{");
+	for (; end == first || same_schema(first, end); end++) {
+		sbx_buf_printf(out, "%s\"%s\":{", end == first ? "" : ",", schema_rows[end].member);
+		add_type(out, schema_rows[end].type);
+		add_doc(out, schema_rows[end].doc);
+		sbx_buf_puts(out, "}");
+	}
+	sbx_buf_puts(out, "},\"required\":[");
+	/* A verdict is the one answer that has either these members or those. */
+	for (i = first; i < (strcmp(name, "Verdict") == 0 ? first + 1 : end); i++)
+		sbx_buf_printf(out, "%s\"%s\"", i == first ? "" : ",", schema_rows[i].member);
+	sbx_buf_puts(out, more ? "]}]}" : "]}");
+	return end;
+}
+
+static void add_schemas(struct sbx_buf *out)
+{
+	for (size_t i = 0; i < SBX_COUNT(schema_rows);)
+		i = add_schema(out, i);
+}
+
+/* ---- the run spec -------------------------------------------------------------------------------
+ */
+
+static void add_choices(struct sbx_buf *out, const char *choices)
+{
+	size_t n;
+
+	sbx_buf_puts(out, ",\"enum\":[");
+	for (; *choices; choices += n + (choices[n] == ' ')) {
+		n = strcspn(choices, " ");
+		sbx_buf_json_str(out, choices, n);
+		sbx_buf_puts(out, ",");
+	}
+	sbx_buf_puts(out, "null]");
+}
+
+static void add_bounds(struct sbx_buf *out, const struct ms_field_info *f)
+{
+	bool number = f->type == MS_NUMBER;
+
+	sbx_buf_printf(out, ",\"%s\":%.0f", number ? "exclusiveMinimum" : "minimum", f->min);
+	if (f->max < 0x1p62)
+		sbx_buf_printf(out, ",\"maximum\":%.0f", f->max);
+}
+
+/* One string of a field: its limit counts bytes, which is at least as many characters. */
+static void add_string(struct sbx_buf *out, const struct ms_field_info *f)
+{
+	sbx_buf_puts(out, "{\"type\":\"string\"");
+	if (f->bytes)
+		sbx_buf_printf(out, ",\"maxLength\":%zu", f->bytes);
+	sbx_buf_puts(out, "}");
+}
+
+static void add_list(struct sbx_buf *out, const struct ms_field_info *f)
+{
+	if (f->type == MS_STRMAP) {
+		sbx_buf_puts(out, "\"type\":[\"object\",\"null\"],\"additionalProperties\":");
+		add_string(out, f);
+		if (f->entries)
+			sbx_buf_printf(out, ",\"maxProperties\":%zu", f->entries);
+		return;
+	}
+	sbx_buf_puts(out, "\"type\":[\"array\",\"null\"],\"items\":");
+	if (f->type == MS_FILES)
+		sbx_buf_puts(
+			out,
+			"{\"type\":\"object\",\"required\":[\"path\",\"content_b64\"],"
+			"\"properties\":{\"path\":{\"type\":\"string\",\"description\":\"below "
+			"the workspace\"},\"content_b64\":{\"type\":\"string\","
+			"\"contentEncoding\":\"base64\"}}}");
+	else
+		add_string(out, f);
+	if (f->entries)
+		sbx_buf_printf(out, ",\"maxItems\":%zu", f->entries);
+}
+
+static void add_field_type(struct sbx_buf *out, const struct ms_field_info *f)
+{
+	switch (f->type) {
+	case MS_STRING:
+		sbx_buf_puts(out, "\"type\":[\"string\",\"null\"]");
+		if (f->bytes)
+			sbx_buf_printf(out, ",\"maxLength\":%zu", f->bytes);
+		break;
+	case MS_ENUM:
+		sbx_buf_puts(out, "\"type\":[\"string\",\"null\"]");
+		add_choices(out, f->choices);
+		break;
+	case MS_INT:
+	case MS_NUMBER:
+		sbx_buf_printf(out, "\"type\":[\"%s\",\"null\"]",
+			       f->type == MS_INT ? "integer" : "number");
+		add_bounds(out, f);
+		break;
+	case MS_BOOL:
+		sbx_buf_puts(out, "\"type\":[\"boolean\",\"null\"]");
+		break;
+	case MS_BYTES:
+		sbx_buf_puts(out, "\"type\":[\"string\",\"null\"],\"contentEncoding\":\"base64\"");
+		break;
+	default:
+		add_list(out, f);
+		break;
+	}
+}
+
+static void add_fields(struct sbx_buf *out, const char *group);
+
+static void add_field(struct sbx_buf *out, const struct ms_field_info *f, const char *leaf)
+{
+	sbx_autobuf doc = SBX_BUF_INIT(4096);
+
+	sbx_buf_json_strz(out, leaf);
+	sbx_buf_puts(out, ":{");
+	if (f->type == MS_GROUP) {
+		sbx_buf_puts(out, "\"type\":[\"object\",\"null\"],\"properties\":{");
+		add_fields(out, f->name);
+		sbx_buf_puts(out, "}");
+	} else {
+		add_field_type(out, f);
+	}
+	if (strcmp(f->def, "null") != 0)
+		sbx_buf_printf(out, ",\"default\":%s", f->def);
+	sbx_buf_printf(&doc, "%s%s%s%s", f->doc, *f->unit ? " (" : "", f->unit,
+		       *f->unit ? ")" : "");
+	if (strcmp(f->since, "1.0") != 0)
+		sbx_buf_printf(&doc, ". %s%s",
+			       f->since[0] == '+' ? "Not in the reference" : "Since spec_version ",
+			       f->since[0] == '+' ? "" : f->since);
+	add_doc(out, doc.data ? doc.data : f->doc);
+	sbx_buf_puts(out, "}");
+}
+
+/* The fields directly below this group; NULL: those of the document. */
+static void add_fields(struct sbx_buf *out, const char *group)
+{
+	size_t n = group ? strlen(group) : 0, shown = 0;
+
+	for (int i = MS_F_NONE + 1; i < MS_F__COUNT; i++) {
+		const struct ms_field_info *f = ms_field_info((enum ms_field)i);
+		const char *dot = strchr(f->name, '.');
+		bool inside = dot && group && (size_t)(dot - f->name) == n &&
+			      strncmp(f->name, group, n) == 0;
+
+		if (group ? !inside : dot != NULL)
+			continue;
+		sbx_buf_puts(out, shown++ ? "," : "");
+		add_field(out, f, inside ? dot + 1 : f->name);
+	}
+}
+
+static void add_spec(struct sbx_buf *out)
+{
+	sbx_buf_puts(
+		out,
+		"\"RunSpec\":{\"type\":\"object\",\"description\":\"docs/spec.md. null is as if "
+		"the member were absent. Exactly one of base_image and session_id must "
+		"be there.\",\"required\":[\"command\"],\"properties\":{");
+	add_fields(out, NULL);
+	sbx_buf_puts(out, "}}");
+}
+
+/* ---- errors --------------------------------------------------------------------------------- */
+
+static const int statuses[] = { 400, 401, 403, 404, 409, 413, 422, 429, 500, 503, 507 };
+
+static void add_error_responses(struct sbx_buf *out)
+{
+	for (size_t i = 0; i < SBX_COUNT(statuses); i++) {
+		sbx_autobuf doc = SBX_BUF_INIT(16 << 10);
+
+		for (int c = SBX_OK + 1; c < SBX_E__COUNT; c++)
+			if (sbx_code_http((enum sbx_code)c) == statuses[i])
+				sbx_buf_printf(&doc, "%s`%s`: %s", doc.len ? "; " : "",
+					       sbx_code_name((enum sbx_code)c),
+					       sbx_code_doc((enum sbx_code)c));
+		sbx_buf_printf(out, "%s\"E%d\":{\"description\":", i ? "," : "", statuses[i]);
+		sbx_buf_json_strz(out, doc.data ? doc.data : "an error");
+		sbx_buf_puts(out, ",\"content\":{\"application/json\":{\"schema\":{\"$ref\":"
+				  "\"#/components/schemas/Error\"}}}");
+		if (statuses[i] == 429)
+			sbx_buf_puts(out, ",\"headers\":{\"Retry-After\":{\"description\":"
+					  "\"seconds\",\"schema\":{\"type\":\"integer\"}}}");
+		sbx_buf_puts(out, "}");
+	}
+}
+
+/* ---- routes --------------------------------------------------------------------------------- */
+
+static const struct open_route {
+	const char *method, *path, *handler, *tag, *body, *answer, *summary;
+	enum route_access access;
+} routes[] = {
+#define X(method, path, access, handle, tag, body, answer, summary)                                \
+	{ method, path, #handle, tag, body, answer, summary, ROUTE_##access },
+#include "apid/routes.def"
+#undef X
+};
+
+static const struct open_param {
+	const char *handler, *in, *name, *type;
+	int64_t least, most;
+	const char *def, *doc;
+} params[] = {
+#define X(handle, in, name, type, least, most, def, doc)                                           \
+	{ #handle, in, name, type, least, most, def, doc },
+#include "apid/params.def"
+#undef X
+};
+
+/* Answers that are no schema. */
+static const struct {
+	const char *handler;
+	int status;
+	const char *media, *doc; /* media NULL: no body */
+} other_answers[] = {
+	{ "stream_open", 101, NULL,
+	  "frames as JSON text; a refusal is a close code, see docs/api.md" },
+	{ "artifact_get", 200, "application/octet-stream", "the file" },
+	{ "artifact_get", 206, "application/octet-stream", "the range" },
+	{ "artifact_get", 304, NULL, "it is the file of If-None-Match" },
+	{ "artifact_get", 416, NULL, "no range of this file" },
+	{ "metrics_get", 200, "text/plain", "Prometheus text" },
+	{ "openapi_get", 200, "application/json", "an OpenAPI document" },
+	{ "openapi_get", 304, NULL, "it has not changed" },
+	{ "run_get", 304, NULL, "it has not changed" },
+};
+
+/* "{path...}" is "{path}" here. */
+static void full_path(const struct open_route *r, char out[PATH_MAX_BYTES])
+{
+	char *dots;
+
+	if (r->path[0] == '/' && r->path[1] == '/')
+		(void)snprintf(out, PATH_MAX_BYTES, "%s", r->path + 1);
+	else
+		(void)snprintf(out, PATH_MAX_BYTES, "%s%s", API_BASE, r->path);
+	dots = strstr(out, "...");
+	if (dots)
+		memmove(dots, dots + 3, strlen(dots + 3) + 1);
+}
+
+static void add_operation_id(struct sbx_buf *out, const struct open_route *r)
+{
+	bool gap = true;
+
+	sbx_buf_puts(out, "\"operationId\":\"");
+	for (const char *p = r->method; *p; p++)
+		sbx_buf_printf(out, "%c", tolower((unsigned char)*p));
+	for (const char *p = r->path; *p; p++) {
+		if (isalnum((unsigned char)*p) || *p == '_') {
+			sbx_buf_printf(out, "%s%c", gap ? "_" : "", *p);
+			gap = false;
+		} else {
+			gap = true;
+		}
+	}
+	sbx_buf_puts(out, "\"");
+}
+
+static size_t add_path_params(struct sbx_buf *out, const struct open_route *r)
+{
+	size_t n = 0;
+
+	for (const char *p = strchr(r->path, '{'); p; p = strchr(p + 1, '{')) {
+		size_t len = strcspn(p + 1, ".}");
+
+		sbx_buf_printf(out,
+			       "%s{\"name\":\"%.*s\",\"in\":\"path\",\"required\":true,"
+			       "\"schema\":{\"type\":\"string\"}%s}",
+			       n++ ? "," : "", (int)len, p + 1,
+			       p[1 + len] == '.' ? ",\"description\":\"may contain slashes\"" : "");
+	}
+	return n;
+}
+
+static void add_param(struct sbx_buf *out, const struct open_param *p)
+{
+	sbx_buf_printf(out, "{\"name\":\"%s\",\"in\":\"%s\",\"description\":", p->name, p->in);
+	sbx_buf_json_strz(out, p->doc);
+	sbx_buf_puts(out, ",\"schema\":{");
+	add_type(out, p->type);
+	if (strcmp(p->type, "integer") == 0)
+		sbx_buf_printf(out, ",\"minimum\":%lld,\"maximum\":%lld", (long long)p->least,
+			       (long long)p->most);
+	if (p->def)
+		sbx_buf_printf(out, ",\"default\":%s", p->def);
+	sbx_buf_puts(out, "}}");
+}
+
+/* *ret_query: there are parameters that can be wrong. */
+static void add_params(struct sbx_buf *out, const struct open_route *r, bool *ret_query)
+{
+	size_t n;
+
+	*ret_query = false;
+	sbx_buf_puts(out, ",\"parameters\":[");
+	n = add_path_params(out, r);
+	for (size_t i = 0; i < SBX_COUNT(params); i++) {
+		if (strcmp(params[i].handler, r->handler) != 0)
+			continue;
+		*ret_query |= strcmp(params[i].in, "query") == 0;
+		sbx_buf_puts(out, n++ ? "," : "");
+		add_param(out, &params[i]);
+	}
+	sbx_buf_puts(out, "]");
+}
+
+static void add_other_answers(struct sbx_buf *out, const struct open_route *r, size_t *n)
+{
+	for (size_t i = 0; i < SBX_COUNT(other_answers); i++) {
+		if (strcmp(other_answers[i].handler, r->handler) != 0)
+			continue;
+		sbx_buf_printf(out, "%s\"%d\":{\"description\":\"%s\"", (*n)++ ? "," : "",
+			       other_answers[i].status, other_answers[i].doc);
+		if (other_answers[i].media)
+			sbx_buf_printf(out, ",\"content\":{\"%s\":{\"schema\":{%s}}}",
+				       other_answers[i].media,
+				       strstr(other_answers[i].media, "json")
+					       ? "\"type\":\"object\""
+					       : "\"type\":\"string\"");
+		sbx_buf_puts(out, "}");
+	}
+}
+
+static bool answers_with(const struct open_route *r, int status, bool query)
+{
+	switch (status) {
+	case 401:
+		return r->access != ROUTE_PUBLIC;
+	case 403:
+		return r->access == ROUTE_ADMIN;
+	case 400:
+		return r->body || strchr(r->path, '{');
+	case 404:
+		return strchr(r->path, '{') != NULL;
+	case 422:
+		return r->body || query;
+	case 409:
+	case 413:
+	case 429:
+	case 507:
+		return r->body != NULL;
+	default:
+		return true;
+	}
+}
+
+static void add_answers(struct sbx_buf *out, const struct open_route *r, bool query)
+{
+	size_t n = 0;
+
+	sbx_buf_puts(out, ",\"responses\":{");
+	if (r->answer) {
+		sbx_buf_puts(out, "\"200\":{\"description\":");
+		sbx_buf_json_strz(out, r->summary);
+		sbx_buf_printf(out,
+			       ",\"content\":{\"application/json\":{\"schema\":{\"$ref\":"
+			       "\"#/components/schemas/%s\"}}}}",
+			       r->answer);
+		n++;
+	}
+	add_other_answers(out, r, &n);
+	for (size_t i = 0; i < SBX_COUNT(statuses); i++)
+		if (answers_with(r, statuses[i], query))
+			sbx_buf_printf(out, "%s\"%d\":{\"$ref\":\"#/components/responses/E%d\"}",
+				       n++ ? "," : "", statuses[i], statuses[i]);
+	sbx_buf_puts(out, "}");
+}
+
+static void add_operation(struct sbx_buf *out, const struct open_route *r)
+{
+	bool query = false;
+
+	sbx_buf_puts(out, "\"");
+	for (const char *p = r->method; *p; p++)
+		sbx_buf_printf(out, "%c", tolower((unsigned char)*p));
+	sbx_buf_puts(out, "\":{");
+	add_operation_id(out, r);
+	sbx_buf_printf(out, ",\"tags\":[\"%s\"],\"summary\":", r->tag);
+	sbx_buf_json_strz(out, r->summary);
+	if (r->access == ROUTE_ADMIN)
+		add_doc(out, "For administrators.");
+	if (r->access == ROUTE_PUBLIC)
+		sbx_buf_puts(out, ",\"security\":[]");
+	add_params(out, r, &query);
+	if (r->body)
+		sbx_buf_printf(out,
+			       ",\"requestBody\":{\"required\":true,\"content\":{"
+			       "\"application/json\":{\"schema\":{\"$ref\":"
+			       "\"#/components/schemas/%s\"}}}}",
+			       r->body);
+	add_answers(out, r, query);
+	sbx_buf_puts(out, "}");
+}
+
+/* Has an earlier row this path? Then it has written this one, too. */
+static bool is_written(size_t i)
+{
+	for (size_t j = 0; j < i; j++)
+		if (strcmp(routes[j].path, routes[i].path) == 0)
+			return true;
+	return false;
+}
+
+static void add_paths(struct sbx_buf *out)
+{
+	size_t shown = 0;
+
+	for (size_t i = 0; i < SBX_COUNT(routes); i++) {
+		char path[PATH_MAX_BYTES];
+		size_t n = 0;
+
+		if (is_written(i))
+			continue;
+		full_path(&routes[i], path);
+		sbx_buf_printf(out, "%s\"%s\":{", shown++ ? "," : "", path);
+		for (size_t j = i; j < SBX_COUNT(routes); j++)
+			if (strcmp(routes[j].path, routes[i].path) == 0) {
+				sbx_buf_puts(out, n++ ? "," : "");
+				add_operation(out, &routes[j]);
+			}
+		sbx_buf_puts(out, "}");
+	}
+}
+
+static void add_tags(struct sbx_buf *out)
+{
+	size_t shown = 0;
+
+	for (size_t i = 0; i < SBX_COUNT(routes); i++) {
+		size_t j = 0;
+
+		while (j < i && strcmp(routes[j].tag, routes[i].tag) != 0)
+			j++;
+		if (j == i)
+			sbx_buf_printf(out, "%s{\"name\":\"%s\"}", shown++ ? "," : "",
+				       routes[i].tag);
+	}
+}
+
+void openapi_make(struct sbx_buf *out)
+{
+	sbx_buf_printf(
+		out,
+		"{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"sandboxfs\",\"version\":\"%s\","
+		"\"description\":\"Runs code that is not trusted. GET serves HEAD as well.\","
+		"\"license\":{\"name\":\"Apache-2.0\",\"identifier\":\"Apache-2.0\"}},"
+		"\"servers\":[{\"url\":\"/\"}],\"security\":[{\"key\":[]},{\"token\":[]}],"
+		"\"tags\":[",
+		SBX_VERSION);
+	add_tags(out);
+	sbx_buf_puts(out, "],\"paths\":{");
+	add_paths(out);
+	sbx_buf_puts(out, "},\"components\":{\"securitySchemes\":{"
+			  "\"key\":{\"type\":\"apiKey\",\"in\":\"header\",\"name\":\"X-API-KEY\"},"
+			  "\"token\":{\"type\":\"http\",\"scheme\":\"bearer\",\"bearerFormat\":"
+			  "\"JWT\"}},\"responses\":{");
+	add_error_responses(out);
+	sbx_buf_puts(out, "},\"schemas\":{");
+	add_spec(out);
+	add_schemas(out);
+	sbx_buf_puts(out, "}}}\n");
+}
