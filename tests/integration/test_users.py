@@ -316,7 +316,7 @@ class Administrators(UserCase):
         a, b = self.finished(ALICE), self.finished(BOB)
         self.assertLessEqual({a.id, b.id}, set(self.m.runs()))
         self.assertEqual(a.stdout, b"hello\n")
-        users = {r["user"] for r in json.loads(slurp(self.path("admin/runs.json")))["items"]}
+        users = {r["user_id"] for r in json.loads(slurp(self.path("admin/runs.json")))["items"]}
         self.assertLessEqual({"uid:%d" % ALICE, "uid:%d" % BOB}, users)
 
     def test_root_ends_a_foreign_run(self):

@@ -404,6 +404,16 @@ def docs_show_the_routes():
 
 
 @check
+def parameters_are_described():
+    """Every parameter of a query that apid/ reads is a row of apid/params.def."""
+    rows = set(re.findall(r'^X\(\w+,\s*"query",\s*"(\w+)"', text("apid/params.def"), re.M))
+    for path in (f for f in C_FILES if f.startswith("apid/")):
+        for at in re.finditer(r'\breq_query(?:_int)?\(q, "(\w+)"', text(path)):
+            if at.group(1) not in rows:
+                yield "%s:%d: %s" % (path, line_of(text(path), at.start()), at.group(1))
+
+
+@check
 def every_page_is_in_the_index():
     """README.md leads to every page of docs/."""
     for path in (f for f in FILES if f.startswith("docs/") and f.endswith(".md")):
