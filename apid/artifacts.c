@@ -182,6 +182,9 @@ static int open_file(struct req *q, const struct store_run *r, struct file *f, s
 	if (dir >= 0 && !r->artifacts_gone &&
 	    snprintf(path, sizeof(path), "artifacts/%s", q->param[1]) < (int)sizeof(path))
 		f->fd = sbx_open_beneath(dir, path, O_RDONLY | O_NONBLOCK, 0);
+	if (f->fd == -EMFILE || f->fd == -ENFILE || f->fd == -ENOMEM || f->fd == -EIO)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -f->fd,
+				      "cannot open the artifact");
 	if (f->fd < 0 || fstat(f->fd, &f->st) < 0 || !S_ISREG(f->st.st_mode)) {
 		sbx_closep(&f->fd);
 		return sbx_fail(e, SBX_E_ARTIFACT_NOT_FOUND, "the run has no artifact '%.200s'",
@@ -199,6 +202,8 @@ static const char *range_of(struct req *q, const struct file *f)
 {
 	const char *condition = req_header(q, MHD_HTTP_HEADER_IF_RANGE);
 
+	if (q->head) /* ranges are defined for GET (RFC 9110, section 14.2) */
+		return NULL;
 	if (condition && strcmp(condition, f->etag) != 0 && strcmp(condition, f->modified) != 0)
 		return NULL;
 	return req_header(q, MHD_HTTP_HEADER_RANGE);
@@ -206,8 +211,9 @@ static const char *range_of(struct req *q, const struct file *f)
 
 /* What a sandbox made is shown under our own origin: it must not act there. */
 static enum MHD_Result send_file(struct req *q, struct file *f, int64_t first, int64_t last,
-				 bool part)
+				 int status)
 {
+	bool part = status == MHD_HTTP_PARTIAL_CONTENT;
 	char range[96];
 	const char *headers[] = { MHD_HTTP_HEADER_ACCEPT_RANGES,
 				  "bytes",
@@ -233,8 +239,8 @@ static enum MHD_Result send_file(struct req *q, struct file *f, int64_t first, i
 		: MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
 	if (r && len)
 		f->fd = -1; /* it is the response's now */
-	q->sent = q->head ? 0 : (int64_t)len;
-	return reply_response(q, part ? MHD_HTTP_PARTIAL_CONTENT : MHD_HTTP_OK, r, headers);
+	q->sent = q->head || status == MHD_HTTP_NOT_MODIFIED ? 0 : (int64_t)len;
+	return reply_response(q, status, r, headers);
 }
 
 static enum MHD_Result reply_file(struct req *q, struct file *f)
@@ -243,16 +249,15 @@ static enum MHD_Result reply_file(struct req *q, struct file *f)
 	const char *range = range_of(q, f);
 	int64_t first = 0, last = f->st.st_size - 1;
 	char size[64];
-	const char *same[] = { MHD_HTTP_HEADER_ETAG, f->etag, NULL };
 	const char *beyond[] = { MHD_HTTP_HEADER_CONTENT_RANGE, size, NULL };
 
 	if (have && (strcmp(have, "*") == 0 || strstr(have, f->etag)))
-		return reply_empty(q, MHD_HTTP_NOT_MODIFIED, same);
+		return send_file(q, f, 0, last, MHD_HTTP_NOT_MODIFIED);
 	if (range && !parse_range(range, f->st.st_size, &first, &last)) {
 		(void)snprintf(size, sizeof(size), "bytes */%lld", (long long)f->st.st_size);
 		return reply_empty(q, MHD_HTTP_RANGE_NOT_SATISFIABLE, beyond);
 	}
-	return send_file(q, f, first, last, range != NULL);
+	return send_file(q, f, first, last, range ? MHD_HTTP_PARTIAL_CONTENT : MHD_HTTP_OK);
 }
 
 enum MHD_Result artifact_get(struct req *q)

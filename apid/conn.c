@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +30,9 @@ enum {
 	BACKLOG = 1024,
 	REFUSED_MAX = 256, /* that are given a second to read why */
 	REFUSED_SECONDS = 1,
+	ACCEPTS_A_TURN = 64,
+	LOCAL_EXTRA = 16, /* connections over the Unix socket beyond the limit */
+	PAUSE_MS = 20,	  /* when the system has no room for another one */
 	STAGES = CONN_REFUSED + 1,
 };
 
@@ -50,6 +54,8 @@ struct listener {
 
 struct conns {
 	struct apid *a;
+	/* As the service began: a list is sorted only as long as its limit is one. */
+	int64_t limits[STAGES], most;
 	struct listener at[LISTENERS];
 	size_t n;
 	char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
@@ -67,24 +73,6 @@ struct conns {
 /* ---- the lists, under the lock -----------------------------------------------------------------
  */
 
-static int64_t seconds_of(const struct conns *c, enum conn_stage stage)
-{
-	const struct orch_settings *s = orch_settings(c->a->orch);
-
-	switch (stage) {
-	case CONN_HEAD:
-		return s->api_header_timeout_sec;
-	case CONN_BODY:
-		return s->api_body_timeout_sec;
-	case CONN_IDLE:
-		return s->api_idle_timeout_sec;
-	case CONN_REFUSED:
-		return REFUSED_SECONDS;
-	default:
-		return 0; /* no limit: a handler has it, and silence is libmicrohttpd's to see */
-	}
-}
-
 static void list_remove(struct conns *c, struct conn *one)
 {
 	*one->at = one->next;
@@ -97,7 +85,7 @@ static void list_remove(struct conns *c, struct conn *one)
 static void list_append(struct conns *c, struct conn *one, enum conn_stage stage)
 {
 	struct list *l = &c->stages[stage];
-	int64_t limit = seconds_of(c, stage);
+	int64_t limit = c->limits[stage];
 	uint64_t now = 1;
 
 	one->stage = stage;
@@ -113,6 +101,16 @@ static void list_append(struct conns *c, struct conn *one, enum conn_stage stage
 	}
 }
 
+/* Taken out of epoll by hand: a child between fork and exec may hold the descriptor as well, and
+ * then closing ours would not take it out. */
+static void forget(struct conns *c, struct conn *one)
+{
+	(void)epoll_ctl(c->epoll, EPOLL_CTL_DEL, one->fd, NULL);
+	(void)close(one->fd);
+	c->refused--;
+	free(one);
+}
+
 /* libmicrohttpd closes a socket only after it has told us, so the number is still its own. */
 static void end_late(struct conns *c, int64_t now)
 {
@@ -122,9 +120,7 @@ static void end_late(struct conns *c, int64_t now)
 		while ((one = c->stages[s].first) && one->deadline_us <= now) {
 			list_remove(c, one);
 			if (s == CONN_REFUSED) {
-				(void)close(one->fd);
-				c->refused--;
-				free(one);
+				forget(c, one);
 				continue;
 			}
 			(void)shutdown(one->fd, SHUT_RDWR);
@@ -182,11 +178,13 @@ void conns_stage(struct req *q, enum conn_stage stage)
 		MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
 	struct conn *one = i ? i->socket_context : NULL;
 
-	if (!one || one->stage == stage) /* only the thread of the connection changes it */
+	if (!one)
 		return;
 	pthread_mutex_lock(&c->lock);
-	list_remove(c, one);
-	list_append(c, one, stage);
+	if (one->stage != stage) {
+		list_remove(c, one);
+		list_append(c, one, stage);
+	}
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -239,19 +237,14 @@ static void refuse(struct conns *c, int fd)
 static void refused_event(struct conns *c, struct conn *one)
 {
 	char sink[4096];
-	ssize_t n;
+	ssize_t n = recv(one->fd, sink, sizeof(sink), MSG_DONTWAIT);
 
-	do {
-		n = recv(one->fd, sink, sizeof(sink), MSG_DONTWAIT);
-	} while (n > 0);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+	if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
 		return;
 	pthread_mutex_lock(&c->lock);
 	list_remove(c, one);
-	c->refused--;
+	forget(c, one);
 	pthread_mutex_unlock(&c->lock);
-	(void)close(one->fd);
-	free(one);
 }
 
 /* No descriptor is left: the spare one takes the connection in, only to end it. */
@@ -265,32 +258,43 @@ static void shed(struct conns *c, int listener)
 	c->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-static void accept_all(struct conns *c, const struct listener *l)
+static void take(struct conns *c, const struct listener *l, int fd, struct sockaddr *addr,
+		 socklen_t len)
 {
-	int64_t most = orch_settings(c->a->orch)->api_max_connections;
+	bool room;
+
+	pthread_mutex_lock(&c->lock);
+	/* A flood from the network must not lock out whoever is at the machine. */
+	room = c->count < c->most + (l->tcp ? 0 : LOCAL_EXTRA);
+	c->count += room;
+	pthread_mutex_unlock(&c->lock);
+	if (room)
+		http_take(c->a->http, fd, l->tcp, addr, len);
+	else if (l->tcp && orch_settings(c->a->orch)->api_tls_cert)
+		(void)close(fd); /* plain text would only confuse it */
+	else
+		refuse(c, fd);
+}
+
+/* A few at a time, so that the clock and the others get their turn. False: the system has no room
+ * for another connection now. */
+static bool accept_some(struct conns *c, const struct listener *l)
+{
 	struct sockaddr_storage addr;
 
-	for (;;) {
+	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
 		socklen_t len = sizeof(addr);
 		int fd = accept4(l->fd, (struct sockaddr *)&addr, &len,
 				 SOCK_CLOEXEC | SOCK_NONBLOCK);
-		bool room;
 
-		if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+		if (fd >= 0)
+			take(c, l, fd, (struct sockaddr *)&addr, len);
+		else if (errno == EMFILE || errno == ENFILE)
 			shed(c, l->fd);
-		if (fd < 0 && (errno == EAGAIN || errno == EBADF || errno == EINVAL))
-			return;
-		if (fd < 0)
-			continue;
-		pthread_mutex_lock(&c->lock);
-		room = c->count < most;
-		c->count += room;
-		pthread_mutex_unlock(&c->lock);
-		if (room)
-			http_take(c->a->http, fd, l->tcp, (struct sockaddr *)&addr, len);
-		else
-			refuse(c, fd);
+		else if (errno != EINTR && errno != ECONNABORTED)
+			return errno == EAGAIN;
 	}
+	return c->spare >= 0;
 }
 
 void conns_lost(struct conns *c)
@@ -318,6 +322,7 @@ static int look_at_time(struct conns *c)
 static void *acceptor(void *arg)
 {
 	struct conns *c = arg;
+	struct pollfd wake = { .fd = c->wake, .events = POLLIN };
 	struct epoll_event ev[64];
 
 	while (!atomic_load(&c->stop)) {
@@ -331,7 +336,8 @@ static void *acceptor(void *arg)
 				if (read(c->wake, &count, sizeof(count)) < 0)
 					continue;
 			} else if (p >= (char *)c->at && p < (char *)(c->at + c->n)) {
-				accept_all(c, ev[i].data.ptr);
+				if (!accept_some(c, ev[i].data.ptr))
+					(void)poll(&wake, 1, PAUSE_MS);
 			} else {
 				refused_event(c, ev[i].data.ptr);
 			}
@@ -363,9 +369,10 @@ static int add(struct conns *c, int fd, bool tcp, const char *where, struct sbx_
 static int split(char *where, char **host, char **port, struct sbx_error *e)
 {
 	char *colon = strrchr(where, ':');
-	size_t n;
+	size_t n, digits = colon ? strspn(colon + 1, "0123456789") : 0;
 
-	if (!colon || !colon[1] || colon == where)
+	if (digits == 0 || digits > 5 || colon[1 + digits] || colon == where ||
+	    strtol(colon + 1, NULL, 10) > 65535)
 		return sbx_fail(e, SBX_E_INVALID_CONFIG,
 				"api_listen: found '%s', allowed ADDRESS:PORT, [v6]:PORT or none",
 				where);
@@ -394,7 +401,7 @@ static void say_where(int fd, bool tls)
 
 static int listen_tcp(struct conns *c, char *where, bool tls, struct sbx_error *e)
 {
-	struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV,
+	struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV | AI_ADDRCONFIG,
 				  .ai_socktype = SOCK_STREAM };
 	sbx_autofree char *shown = strdup(where);
 	struct addrinfo *list = NULL;
@@ -428,12 +435,23 @@ static int listen_tcp(struct conns *c, char *where, bool tls, struct sbx_error *
 	return rc;
 }
 
-/* Is somebody listening there? Then it is not ours to replace. */
-static bool is_alive(const struct sockaddr_un *addr)
+/* Makes room for our socket: what a dead service left goes, everything else stays. */
+static int clear_path(const struct sockaddr_un *addr, struct sbx_error *e)
 {
-	sbx_autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	sbx_autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct stat st;
 
-	return fd >= 0 && connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0;
+	if (lstat(addr->sun_path, &st) < 0)
+		return 0; /* bind says what else is wrong */
+	if (!S_ISSOCK(st.st_mode))
+		return sbx_fail(e, SBX_E_INVALID_CONFIG, "%s is there, and is not a socket",
+				addr->sun_path);
+	if (fd < 0 || connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 ||
+	    errno != ECONNREFUSED)
+		return sbx_fail(e, SBX_E_INVALID_CONFIG, "another service listens on %s",
+				addr->sun_path);
+	(void)unlink(addr->sun_path);
+	return 0;
 }
 
 static int listen_unix(struct conns *c, struct sbx_error *e)
@@ -454,10 +472,9 @@ static int listen_unix(struct conns *c, struct sbx_error *e)
 					 "long; give api_socket");
 		return 0;
 	}
-	if (is_alive(&addr))
-		return sbx_fail(e, SBX_E_INVALID_CONFIG, "another service listens on %s",
-				addr.sun_path);
-	(void)unlink(addr.sun_path);
+	rc = clear_path(&addr, e);
+	if (rc < 0)
+		return rc;
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	/* The service's umask lets nobody in until the mode is right. */
 	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
@@ -492,6 +509,7 @@ static int listen_all(struct conns *c, struct sbx_error *e)
 
 int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e)
 {
+	const struct orch_settings *st = orch_settings(a->orch);
 	struct conns *c = calloc(1, sizeof(*c));
 	struct epoll_event ev = { .events = EPOLLIN };
 
@@ -500,6 +518,12 @@ int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e)
 	*ret = c;
 	c->a = a;
 	c->sleeps_until_us = INT64_MAX;
+	c->most = st->api_max_connections;
+	/* The others have none: a handler has it, and silence is libmicrohttpd's to see. */
+	c->limits[CONN_HEAD] = st->api_header_timeout_sec;
+	c->limits[CONN_BODY] = st->api_body_timeout_sec;
+	c->limits[CONN_IDLE] = st->api_idle_timeout_sec;
+	c->limits[CONN_REFUSED] = REFUSED_SECONDS;
 	pthread_mutex_init(&c->lock, NULL);
 	for (int s = 0; s < STAGES; s++)
 		c->stages[s].last = &c->stages[s].first;
@@ -520,6 +544,16 @@ int conns_start(struct conns *c, struct sbx_error *e)
 	return r == 0 ? 0 : sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start the acceptor");
 }
 
+/* The name first: afterwards it may be a successor's. */
+static void stop_listening(struct conns *c)
+{
+	if (c->socket_path[0])
+		(void)unlink(c->socket_path);
+	c->socket_path[0] = '\0';
+	for (size_t i = 0; i < c->n; i++)
+		sbx_closep(&c->at[i].fd);
+}
+
 void conns_stop(struct conns *c)
 {
 	uint64_t one = 1;
@@ -530,10 +564,7 @@ void conns_stop(struct conns *c)
 	if (write(c->wake, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(c->thread, NULL);
 	c->started = false;
-	for (size_t i = 0; i < c->n; i++)
-		sbx_closep(&c->at[i].fd);
-	if (c->socket_path[0])
-		(void)unlink(c->socket_path);
+	stop_listening(c);
 }
 
 struct conns *conns_close(struct conns *c)
@@ -544,11 +575,9 @@ struct conns *conns_close(struct conns *c)
 		return NULL;
 	while ((one = c->stages[CONN_REFUSED].first)) {
 		list_remove(c, one);
-		(void)close(one->fd);
-		free(one);
+		forget(c, one);
 	}
-	for (size_t i = 0; i < c->n; i++)
-		sbx_closep(&c->at[i].fd);
+	stop_listening(c);
 	sbx_closep(&c->epoll);
 	sbx_closep(&c->wake);
 	sbx_closep(&c->spare);

@@ -263,14 +263,15 @@ static enum MHD_Result refuse(struct req *q)
 
 static enum MHD_Result take_body(struct req *q, const char *data, size_t *size)
 {
-	if (q->verdict == REQ_FINE && q->body.len + *size >= API_BODY_MAX) {
+	if (q->verdict == REQ_FINE && q->drained + *size >= API_BODY_MAX) {
 		too_large(&q->why);
 		q->verdict = REQ_ERROR;
 	}
 	q->drained += *size;
 	if (q->drained > DRAIN_MAX)
 		return MHD_NO;
-	if (q->verdict == REQ_FINE)
+	/* Kept only for whoever takes one, which is nobody without a login. */
+	if (q->verdict == REQ_FINE && q->route->body)
 		sbx_buf_add(&q->body, data, *size);
 	*size = 0;
 	return MHD_YES;
@@ -335,14 +336,16 @@ static void visible(const char *from, size_t len, char *to, size_t size)
 /* Never the query: it may hold a token. */
 static void log_access(const struct req *q)
 {
-	char path[512];
+	const char *asked = q->method ? q->method : "?";
+	char path[512], method[32], user[64];
 
 	visible(q->target, q->path_len, path, sizeof(path));
+	visible(asked, strlen(asked), method, sizeof(method));
+	visible(q->who.user, strlen(q->who.user), user, sizeof(user));
 	sbx_log(SBX_LOG_INFO,
-		"request method=%s path=%s status=%d bytes=%lld us=%lld user=%s id=%s",
-		q->method ? q->method : "?", path, q->status, (long long)q->sent,
-		(long long)(sbx_boot_us() - q->began_us), q->who.user[0] ? q->who.user : "-",
-		q->id[0] ? q->id : "-");
+		"request method=%s path=%s status=%d bytes=%lld us=%lld user=%s id=%s", method,
+		path, q->status, (long long)q->sent, (long long)(sbx_boot_us() - q->began_us),
+		user[0] ? user : "-", q->id[0] ? q->id : "-");
 }
 
 /* A client that has sent its last request and the end of its stream with it: libmicrohttpd is told
@@ -388,20 +391,12 @@ static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls
 
 __attribute__((format(printf, 2, 0))) static void on_log(void *apid, const char *fmt, va_list args)
 {
-	char text[512];
+	char text[512], shown[512];
 
 	(void)apid;
 	(void)vsnprintf(text, sizeof(text), fmt, args);
-	text[strcspn(text, "\n")] = '\0';
-	sbx_log(SBX_LOG_DEBUG, "http text=\"%s\"", text);
-}
-
-/* Paths are decoded by ourselves, after they have been judged as they came. */
-static size_t keep_path(void *cls, struct MHD_Connection *conn, char *text)
-{
-	(void)cls;
-	(void)conn;
-	return MHD_http_unescape(text);
+	visible(text, strcspn(text, "\n"), shown, sizeof(shown));
+	sbx_log(SBX_LOG_DEBUG, "http text=\"%s\"", shown);
 }
 
 static struct MHD_Daemon *make(struct http *h, bool tls)
@@ -420,7 +415,6 @@ static struct MHD_Daemon *make(struct http *h, bool tls)
 				MHD_OPTION_EXTERNAL_LOGGER, on_log, a, MHD_OPTION_URI_LOG_CALLBACK,
 				on_target, a, MHD_OPTION_NOTIFY_COMPLETED, on_completed, a,
 				MHD_OPTION_NOTIFY_CONNECTION, conns_notify, a,
-				MHD_OPTION_UNESCAPE_CALLBACK, keep_path, a,
 				MHD_OPTION_CONNECTION_LIMIT,
 				(unsigned)orch_settings(a->orch)->api_max_connections + 64,
 				MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,

@@ -75,8 +75,9 @@ static void stop(struct apid *a)
 {
 	conns_stop(a->conns);
 	waiting_end(a->waiting);
-	ws_stop(a->ws);
+	ws_end(a->ws);
 	http_stop(a->http);
+	ws_free(a->ws);
 	waiting_free(a->waiting);
 	conns_close(a->conns);
 	auth_free(a->auth);
@@ -121,6 +122,8 @@ static int serve(const struct apid_options *o, struct sbx_error *e)
 	sigaddset(&set, SIGHUP);
 	(void)pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread */
 	signals = signalfd(-1, &set, SFD_CLOEXEC);
+	if (signals < 0)
+		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot wait for signals");
 	(void)signal(SIGPIPE, SIG_IGN);
 	rc = start(&a, o, e);
 	if (rc == 0)

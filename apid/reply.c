@@ -44,15 +44,15 @@ enum MHD_Result reply_text(struct req *q, int status, const char *type, struct s
 	char *data = sbx_buf_steal(body);
 	struct MHD_Response *r;
 
-	if (!data)
-		return MHD_NO;
+	if (!data) /* no memory, or more than such an answer may be */
+		return reply_empty(q, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL);
 	r = MHD_create_response_from_buffer(len, data, MHD_RESPMEM_MUST_FREE);
 	if (!r) {
 		free(data);
 		return MHD_NO;
 	}
 	add(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-	q->sent = q->head ? 0 : (int64_t)len;
+	q->sent = q->head || status == MHD_HTTP_NOT_MODIFIED ? 0 : (int64_t)len;
 	return reply_response(q, status, r, headers);
 }
 

@@ -161,11 +161,10 @@ static bool take_params(struct req *q, const struct found *f)
  * who has not logged in (contract of the reference). */
 static bool hides_methods(const struct req *q)
 {
-	const char *rest = q->target + strlen(runs_below);
+	size_t n = strlen(runs_below);
 
-	return q->path_len > strlen(runs_below) &&
-	       memcmp(q->target, runs_below, strlen(runs_below)) == 0 &&
-	       memchr(rest, '/', q->path_len - strlen(runs_below)) &&
+	return q->path_len > n && memcmp(q->target, runs_below, n) == 0 &&
+	       memchr(q->target + n, '/', q->path_len - n) &&
 	       (q->head || strcmp(q->method, MHD_HTTP_METHOD_GET) == 0);
 }
 

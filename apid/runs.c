@@ -28,19 +28,23 @@ static void make_etag(const struct store_run *r, char out[64])
 		       (unsigned long long)r->generation, (unsigned)r->phase);
 }
 
-static enum MHD_Result reply_run(struct req *q, const struct store_run *r, const char *stream)
+/* The answer to a POST names the stream, and knows no conditions. */
+static enum MHD_Result reply_run(struct req *q, const struct store_run *r, const struct waits *w)
 {
+	sbx_autofree char *stream = NULL;
 	sbx_autobuf b = SBX_BUF_INIT(1 << 20);
 	char etag[64];
 	const char *headers[] = { MHD_HTTP_HEADER_ETAG, etag, MHD_HTTP_HEADER_CACHE_CONTROL,
 				  "private, no-cache", NULL };
 	const char *have = req_header(q, MHD_HTTP_HEADER_IF_NONE_MATCH);
+	bool same;
 
 	make_etag(r, etag);
-	if (have && !stream && (strcmp(have, "*") == 0 || strstr(have, etag)))
-		return reply_empty(q, MHD_HTTP_NOT_MODIFIED, headers);
+	same = have && !w->posted && (strcmp(have, "*") == 0 || strstr(have, etag));
+	if (w->posted)
+		stream = stream_url(q->a, r->id, w->from_seq);
 	orch_view_status(q->a->orch, r, stream, &b);
-	return reply_json(q, MHD_HTTP_OK, &b, headers);
+	return reply_json(q, same ? MHD_HTTP_NOT_MODIFIED : MHD_HTTP_OK, &b, headers);
 }
 
 static int find(struct req *q, const char *id, struct store_run *ret, struct sbx_error *e)
@@ -91,13 +95,6 @@ static bool wished_wait(struct req *q, int64_t *ret, enum MHD_Result *answer)
 	return true;
 }
 
-static enum MHD_Result answer_run(struct req *q, const struct waits *w, const struct store_run *r)
-{
-	sbx_autofree char *stream = w->posted ? stream_url(q->a, w->id, w->from_seq) : NULL;
-
-	return reply_run(q, r, stream);
-}
-
 /* Called first, and again each time that the wait is over. */
 static enum MHD_Result wait_or_answer(struct req *q, const struct waits *w)
 {
@@ -110,16 +107,17 @@ static enum MHD_Result wait_or_answer(struct req *q, const struct waits *w)
 		return reply_error(q, &e);
 	if (store_phase_terminal(r.phase) || w->until_us <= sbx_boot_us() ||
 	    q->continued == WAIT_TIME || q->continued == WAIT_GONE)
-		return answer_run(q, w, &r);
+		return reply_run(q, &r, w);
 	if (!q->state) {
 		kept = malloc(sizeof(*kept));
 		if (!kept)
-			return answer_run(q, w, &r);
+			return reply_run(q, &r, w);
 		*kept = *w;
 		q->state = kept;
 		q->free_state = free;
+		sbx_buf_free(&q->body); /* it may be long, and so may the wait */
 	}
-	return waiting_add(q, w->id, r.row, w->until_us) ? MHD_YES : answer_run(q, w, &r);
+	return waiting_add(q, w->id, r.row, w->until_us) ? MHD_YES : reply_run(q, &r, w);
 }
 
 /* ---- handlers

@@ -23,12 +23,13 @@ enum {
 struct waiter {
 	struct waiter *next;
 	struct req *q;
-	uint64_t id; /* what epoll says; never used again, unlike an address */
+	/* What epoll says: never used again, unlike an address, and modulo BUCKETS its bucket. */
+	uint64_t id;
 	int64_t row, until_us;
 	int fd; /* of the connection; borrowed */
 };
 
-enum { ID_WAKE = 1, ID_FEED, ID_FIRST };
+enum { ID_WAKE = 1, ID_FEED, ID_FIRST = BUCKETS };
 
 struct waiting {
 	struct apid *a;
@@ -36,7 +37,7 @@ struct waiting {
 	bool started;
 	int epoll, feed, wake; /* owned */
 	int64_t seq;	       /* of the last change looked at; the watcher's */
-	bool missed;	       /* something may have passed unseen; the watcher's */
+	int64_t look_us;       /* when to look again after the store failed; the watcher's */
 	pthread_mutex_t lock;  /* everything below */
 	struct waiter *by_row[BUCKETS];
 	uint64_t last_id;
@@ -85,20 +86,16 @@ static void run_ended(struct waiting *w, int64_t row)
 
 static void client_gone(struct waiting *w, uint64_t id)
 {
-	bool found = false;
+	struct waiter **at = &w->by_row[id % BUCKETS];
 
 	pthread_mutex_lock(&w->lock);
-	for (size_t i = 0; i < BUCKETS && !found; i++) {
-		for (struct waiter **at = &w->by_row[i]; *at && !found; at = &(*at)->next) {
-			struct waiter *one = *at;
+	while (*at && (*at)->id != id)
+		at = &(*at)->next;
+	if (*at) { /* else it has gone on already */
+		struct waiter *one = *at;
 
-			found = one->id == id;
-			if (!found)
-				continue;
-			*at = one->next;
-			go_on(w, one, WAIT_GONE);
-			break;
-		}
+		*at = one->next;
+		go_on(w, one, WAIT_GONE);
 	}
 	pthread_mutex_unlock(&w->lock);
 }
@@ -120,9 +117,10 @@ static int look_at_time(struct waiting *w)
 	}
 	first = w->first_until_us;
 	pthread_mutex_unlock(&w->lock);
+	first = first < w->look_us ? first : w->look_us;
 	if (first == INT64_MAX)
 		return -1;
-	first = (first - now) / 1000 + 1;
+	first = first <= now ? 0 : (first - now) / 1000 + 1;
 	return first > INT_MAX ? INT_MAX : (int)first;
 }
 
@@ -143,11 +141,15 @@ static void read_changes(struct waiting *w)
 	struct store_change c[CHANGES_BATCH];
 	int n;
 
+	w->look_us = INT64_MAX;
 	do {
 		bool gap = false;
 
 		n = store_changes(w->a->store, w->seq, c, CHANGES_BATCH, &gap, NULL);
-		w->missed |= n < 0 || gap;
+		if (gap)
+			look_at_all(w, WAIT_LOOK);
+		if (n < 0) /* it may answer again by then */
+			w->look_us = sbx_boot_us() + SBX_SECOND_US;
 		for (int i = 0; i < n; i++) {
 			w->seq = c[i].seq;
 			if (strcmp(c[i].kind, "run") == 0 &&
@@ -177,16 +179,10 @@ static void *watcher(void *arg)
 
 	read_changes(w);
 	for (;;) {
-		int sleep = look_at_time(w), n;
+		int n = epoll_wait(w->epoll, ev, SBX_COUNT(ev), look_at_time(w));
 
-		if (w->missed && (sleep < 0 || sleep > 1000))
-			sleep = 1000; /* the store may answer again by then */
-		n = epoll_wait(w->epoll, ev, SBX_COUNT(ev), sleep);
-		if (n == 0 && w->missed) {
-			w->missed = false;
+		if (w->look_us <= sbx_boot_us())
 			read_changes(w);
-			look_at_all(w, WAIT_LOOK);
-		}
 		for (int i = 0; i < n; i++) {
 			if (ev[i].data.u64 >= ID_FIRST) {
 				client_gone(w, ev[i].data.u64);
@@ -237,7 +233,7 @@ bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_u
 		free(one);
 		return false;
 	}
-	ev.data.u64 = one->id = ++w->last_id;
+	ev.data.u64 = one->id = ++w->last_id * BUCKETS + (uint64_t)row % BUCKETS;
 	first = until_us < w->first_until_us;
 	if (first)
 		w->first_until_us = until_us;
@@ -301,7 +297,6 @@ int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e)
 	w->a = a;
 	w->epoll = w->feed = w->wake = -1;
 	w->first_until_us = INT64_MAX;
-	w->last_id = ID_FIRST;
 	pthread_mutex_init(&w->lock, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

@@ -206,12 +206,18 @@ static int list_from_commas(struct list *l, const char *text, size_t len, struct
 	return 0;
 }
 
+/* An array of strings; an address like [::1]:80 begins with a bracket as well. */
+static bool is_json(const char *text)
+{
+	return *text == '[' && strchr("\"]", text[1 + strspn(text + 1, " \t\n\r")]);
+}
+
 static int list_value(const struct orch_setting_info *row, const char *text, size_t len,
 		      const char *where, char **ret, struct sbx_error *e)
 {
 	struct list l = { row, where, SBX_BUF_INIT(ORCH_VALUE_MAX) };
-	int rc = *text == '[' ? list_from_json(&l, text, len, e)
-			      : list_from_commas(&l, text, len, e);
+	int rc = is_json(text) ? list_from_json(&l, text, len, e)
+			       : list_from_commas(&l, text, len, e);
 
 	if (!rc && sbx_buf_failed(&l.text))
 		rc = sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a setting");
