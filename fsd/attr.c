@@ -58,7 +58,7 @@ static bool later(const struct timespec *a, const struct timespec *b)
 }
 
 static int set_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ms_node *n,
-		    const struct run_ref *run, struct stat *st, bool *ended)
+		    const struct run_ref *run, struct stat *st)
 {
 	sbx_autobuf out = SBX_BUF_INIT(RENDER_MAX);
 	struct timespec changed = { 0 };
@@ -67,7 +67,7 @@ static int set_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct 
 
 	switch (n->kind) {
 	case MS_K_LOG:
-		size = log_size(f, run->key.id, (enum log_view)log_view_of(n), &changed, ended);
+		size = log_size(f, run->key.id, (enum log_view)log_view_of(n), &changed);
 		if (size < 0)
 			return (int)size;
 		st->st_size = size;
@@ -116,7 +116,6 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 		[MS_K_DIR] = S_IFDIR,  [MS_K_FILE] = S_IFREG,	[MS_K_LOG] = S_IFREG,
 		[MS_K_LINK] = S_IFLNK, [MS_K_STREAM] = S_IFREG, [MS_K_CONTROL] = S_IFREG
 	};
-	bool ended = true;
 	int r;
 
 	if (!n || !node_exists(n, run))
@@ -133,10 +132,9 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 			  n->view == MS_V_SPEC ? run->key.created_us : run->key.changed_us);
 	else
 		set_times(st, f->started_us, f->started_us);
-	r = set_size(f, req, ino, n, run, st, &ended);
+	r = set_size(f, req, ino, n, run, st);
 	st->st_blocks = (st->st_size + 511) / 512;
-	/* The end frame of a log follows the row: until it is there the size may still grow. */
-	*timeout = ended ? attr_timeout(n, run) : 0;
+	*timeout = attr_timeout(n, run);
 	return r;
 }
 

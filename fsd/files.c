@@ -145,37 +145,20 @@ int log_view_of(const struct ms_node *n)
 	}
 }
 
-int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed,
-		 bool *ret_ended)
+int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
-	sbx_autoclose int dir = store_run_dir(f->store, id, false, &e);
 	struct log_reader *log = NULL;
-	int64_t size = 0;
+	int64_t size;
 	struct stat st;
 
-	*ret_ended = false;
-	if (dir == -SBX_E_RUN_NOT_FOUND)
-		return 0; /* it has not started: its log is empty */
-	if (dir < 0 || log_reader_open(dir, &log, &e) < 0)
+	if (log_reader_open(f->store, id, &log, &e) < 0)
 		return -fsd_errno(&e);
-	if (log_reader_refresh(log, &e) < 0)
-		size = -fsd_errno(&e);
-	else
-		size = log_reader_size(log, view);
-	if (size >= 0 && log_reader_fd(log) >= 0 && fstat(log_reader_fd(log), &st) == 0)
+	size = log_reader_size(log, view);
+	if (log_reader_fd(log) >= 0 && fstat(log_reader_fd(log), &st) == 0)
 		*changed = st.st_mtim;
-	*ret_ended = size >= 0 && log_reader_ended(log);
 	log_reader_close(log);
 	return size;
-}
-
-static int log_handle_open(struct fsd *f, struct log_handle *h, struct sbx_error *e)
-{
-	h->dir = store_run_dir(f->store, h->h.id, true, e);
-	if (h->dir < 0)
-		return h->dir;
-	return log_reader_open(h->dir, &h->log, e);
 }
 
 void log_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
@@ -183,7 +166,6 @@ void log_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_re
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 	struct log_handle *h;
-	bool ended = false;
 
 	if (!may_open(f, req, fi)) {
 		fuse_reply_err(req, EACCES);
@@ -195,18 +177,16 @@ void log_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_re
 		return;
 	}
 	handle_init(&h->h, H_LOG, ino, run);
-	h->dir = -1;
 	h->view = (enum log_view)log_view_of(ms_node(ino_node(ino)));
 	pthread_mutex_init(&h->lock, NULL);
-	if (log_handle_open(f, h, &e) < 0 || log_reader_refresh(h->log, &e) < 0) {
+	if (log_reader_open(f->store, h->h.id, &h->log, &e) < 0) {
 		log_free(h);
 		fuse_reply_err(req, fsd_errno(&e));
 		return;
 	}
-	ended = store_phase_terminal(run->key.phase) && log_reader_ended(h->log);
 	fi->noflush = 1;
 	/* A live log goes past the page cache, so that every read sees what is there now. */
-	if (ended)
+	if (log_reader_ended(h->log))
 		fi->keep_cache = 1;
 	else
 		fi->direct_io = 1;
@@ -264,6 +244,5 @@ void log_free(struct log_handle *h)
 {
 	wait_for_reply(&h->lock);
 	log_reader_close(h->log);
-	sbx_closep(&h->dir);
 	free(h);
 }

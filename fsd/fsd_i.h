@@ -165,7 +165,6 @@ struct log_handle {
 	pthread_mutex_t lock;
 	struct log_reader *log; /* owned */
 	enum log_view view;
-	int dir; /* owned */
 };
 static inline struct handle *handle_of(const struct fuse_file_info *fi)
 {
@@ -207,8 +206,7 @@ void log_free(struct log_handle *h);
 void wait_for_reply(pthread_mutex_t *lock);
 int log_view_of(const struct ms_node *n); /* enum log_view */
 /* Size of a log node now, or -errno. *changed is set when the log has a file to say so. */
-int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed,
-		 bool *ret_ended);
+int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed);
 
 /* ---- control.c: new, check, ctl, stdin
  * ---------------------------------------------------------------------------------- */

@@ -125,19 +125,13 @@ static enum got wait_now(struct fsd *f, struct stream_handle *h, struct sbx_buf 
 	return GOT_DATA;
 }
 
-static enum got stream_now(struct fsd *f, struct stream_handle *h, size_t size, struct sbx_buf *out)
+static enum got stream_now(struct stream_handle *h, size_t size, struct sbx_buf *out)
 {
-	struct store_run_key key = { 0 };
-	bool over;
-	int64_t idle_us;
 	char *room;
 	ssize_t n;
 
-	/* The phase first: what is in the log after that is all there will ever be. */
-	if (store_run_key_row(f->store, h->h.row, &key, NULL, NULL) < 0 ||
-	    log_reader_refresh(h->log, NULL) < 0)
+	if (log_reader_refresh(h->log, NULL) < 0)
 		return GOT_ERROR;
-	over = store_phase_terminal(key.phase);
 	room = sbx_buf_reserve(out, size);
 	if (!room)
 		return GOT_ERROR;
@@ -148,14 +142,7 @@ static enum got stream_now(struct fsd *f, struct stream_handle *h, size_t size, 
 	}
 	if (n < 0)
 		return GOT_ERROR;
-	if (log_reader_ended(h->log))
-		return GOT_END;
-	idle_us = sbx_now_us() - key.changed_us;
-	/* Terminal and without an end frame: it comes within moments, since it is written behind
-	 * the row; or who ended the run died in between, or had no room on the disk for it. */
-	if (!over || idle_us < (log_reader_frames(h->log) == 0 ? 2 : 30) * SBX_SECOND_US)
-		return GOT_NOTHING;
-	return GOT_END;
+	return log_reader_ended(h->log) ? GOT_END : GOT_NOTHING;
 }
 
 static void event_line(const struct store_change *c, struct sbx_buf *out)
@@ -217,7 +204,7 @@ static enum got read_now(struct fsd *f, struct stream_handle *h, size_t size, st
 		h->answer_off += out->len;
 		return g;
 	case MS_V_STREAM:
-		g = stream_now(f, h, size, out);
+		g = stream_now(h, size, out);
 		h->at += (int64_t)out->len;
 		return g;
 	default:
@@ -367,15 +354,19 @@ static void wake(struct parking *p, int64_t row, enum ms_view a, enum ms_view b)
 
 static int open_stream(struct fsd *f, struct stream_handle *h, struct sbx_error *e)
 {
+	sbx_autoclose int dir = -1;
+	int rc;
+
 	if (h->view == MS_V_EVENTS)
 		return store_changes_last(f->store, &h->at, e);
 	if (h->view != MS_V_STREAM)
 		return 0;
-	h->dir = store_run_dir(f->store, h->h.id, true, e);
-	if (h->dir < 0)
-		return h->dir;
-	if (log_reader_open(h->dir, &h->log, e) < 0)
-		return -(int)e->code;
+	rc = log_reader_open(f->store, h->h.id, &h->log, e);
+	if (rc < 0 || log_reader_ended(h->log))
+		return rc;
+	dir = store_run_dir(f->store, h->h.id, true, e); /* there must be one to watch */
+	if (dir < 0)
+		return dir;
 	feed_watch_log(f->feed, h->h.row, h->h.id);
 	h->watching = true;
 	return 0;
@@ -403,7 +394,6 @@ void stream_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run
 	if (run)
 		memcpy(h->h.id, run->key.id, sizeof(h->h.id));
 	h->view = n->view;
-	h->dir = -1;
 	h->rest = (struct sbx_buf)SBX_BUF_INIT(1 << 20);
 	pthread_mutex_init(&h->lock, NULL);
 	who_is(f, req, &h->who);
@@ -441,7 +431,6 @@ void stream_release(struct fsd *f, struct handle *base)
 	if (h->watching && f->feed)
 		feed_unwatch_log(f->feed, h->h.row);
 	log_reader_close(h->log);
-	sbx_closep(&h->dir);
 	sbx_buf_free(&h->rest);
 	pthread_mutex_destroy(&h->lock);
 	free(h);
@@ -515,8 +504,8 @@ void parking_look_all(struct parking *p)
 
 void parking_run_changed(struct parking *p, int64_t row, bool terminal)
 {
-	if (terminal)
-		wake(p, row, MS_V_WAIT, MS_V_STREAM);
+	/* The frames `start` and `end` come with the row. */
+	wake(p, row, terminal ? MS_V_WAIT : MS_V_STREAM, MS_V_STREAM);
 	poll_notify(p, row, MS_V_WAIT, MS_V_STREAM);
 }
 

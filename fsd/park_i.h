@@ -20,7 +20,6 @@ struct stream_handle {
 	/* .stream: position in the NDJSON; .events: highest seq seen. */
 	int64_t at;
 	struct log_reader *log; /* owned */
-	int dir;		/* owned */
 	bool watching;
 	struct sbx_buf rest; /* of a line that did not fit the reader's buffer */
 	size_t rest_off;

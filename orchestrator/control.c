@@ -87,9 +87,7 @@ int orch_run_cancel(struct orch *o, const struct orch_principal *p, const char *
 	crash_point("door_cancel_committed");
 	if (rc < 0 || !*ret_done)
 		return rc;
-	if (ended)
-		dispatch_end_frame(o, id, NULL, "canceled_by_user");
-	else
+	if (!ended)
 		(void)store_run_ring(o->store, id);
 	return 0;
 }

@@ -34,27 +34,22 @@ void dispatch_wake(struct orch *o)
 
 /* ---- ends that somebody else must write ------------------------------------------------ */
 
-/* Has the runner passed the point after which the command may have executed? It writes the `start`
- * frame right before. */
+/* Has the runner passed the point after which the command may have executed? It begins the log
+ * right before. */
 static bool may_have_executed(struct orch *o, const struct store_run *r)
 {
 	struct log_reader *log = NULL;
-	sbx_autoclose int dir = -1;
-	bool begun = true;
+	bool begun;
 
 	if (r->phase == STORE_RUNNING)
 		return true;
-	/* The claim was made durable, the frame was not: after a power cut its absence tells
+	/* The claim was made durable, the log was not: after a power cut its absence tells
 	 * nothing. */
 	if (r->claim_boot && strcmp(r->claim_boot, sbx_boot_id()) != 0)
 		return true;
-	dir = store_run_dir(o->store, r->id, false, NULL);
-	if (dir == -SBX_E_RUN_NOT_FOUND)
-		return false;
-	if (dir < 0 || log_reader_open(dir, &log, NULL) < 0)
+	if (log_reader_open(o->store, r->id, &log, NULL) < 0)
 		return true; /* not knowing, the safe answer is yes: never execute twice */
-	if (log_reader_refresh(log, NULL) == 0)
-		begun = log_reader_frames(log) > 0;
+	begun = log_reader_frames(log) > 0;
 	log_reader_close(log);
 	return begun;
 }
@@ -95,24 +90,14 @@ static int end_lost(struct store_tx *tx, const struct store_run *r, const char *
 
 static int64_t log_bytes(struct orch *o, const char *id)
 {
-	sbx_autoclose int dir = store_run_dir(o->store, id, false, NULL);
 	struct log_reader *log = NULL;
-	int64_t bytes = 0;
+	int64_t bytes;
 
-	if (dir < 0 || log_reader_open(dir, &log, NULL) < 0)
+	if (log_reader_open(o->store, id, &log, NULL) < 0)
 		return 0;
-	if (log_reader_refresh(log, NULL) == 0)
-		bytes = log_reader_size(log, LOG_VIEW_ALL);
+	bytes = log_reader_size(log, LOG_VIEW_ALL);
 	log_reader_close(log);
 	return bytes;
-}
-
-void dispatch_end_frame(struct orch *o, const char *id, const int *exit_code, const char *reason)
-{
-	sbx_autoclose int dir = store_run_dir(o->store, id, true, NULL);
-
-	if (dir >= 0)
-		(void)log_repair_end(dir, exit_code, reason, NULL);
 }
 
 /* What its runner had copied when it died belongs to no row and would never be removed. */
@@ -155,19 +140,15 @@ static int take_over(struct orch *o, const struct store_run *r, bool gone, const
 		return rc;
 	sbx_log(SBX_LOG_WARNING, "run lost its runner run=%s reason=%s outcome=%s", r->id, reason,
 		again ? "queued_again" : "ended");
-	if (!again)
-		dispatch_end_frame(o, r->id, NULL, reason);
 	return 0;
 }
 
-/* It died between the row and what follows it: the frame, the disk, the news. */
+/* It died between the row and what follows it: the disk, the news. */
 static int finish_end(struct orch *o, const struct store_run *r, struct sbx_error *e)
 {
 	store_autotx struct store_tx *tx = NULL;
-	int rc;
+	int rc = store_begin(o->store, &tx, e);
 
-	dispatch_end_frame(o, r->id, r->has_exit_code ? &r->exit_code : NULL, r->reason);
-	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
 		rc = store_tx_change(tx, "run", r->row, r->id, "status", store_phase_name(r->phase),
 				     r->user, e);
@@ -241,8 +222,6 @@ static int expire_queue(struct orch *o, struct sbx_error *e)
 		if (rc < 0)
 			return rc;
 		crash_point("door_expire_committed");
-		if (done)
-			dispatch_end_frame(o, r.id, NULL, "queue_ttl_expired");
 	}
 }
 

@@ -15,16 +15,11 @@
 #include "base/crash.h"
 #include "base/fs.h"
 #include "base/log.h"
-#include "store/log.h"
 
 enum {
 	JANITOR_BATCH = 256, /* rows or runs looked after in one round */
 	JANITOR_AUDIT_DAYS = 90,
-	MEND_BACK = 1000, /* changes before our time that are looked at */
 };
-
-/* A writer needs microseconds from the row to the frame; one that was stopped in between, more. */
-#define MEND_AFTER_US (5 * SBX_SECOND_US)
 
 static int remove_artifacts(struct orch *o, const char *id, struct sbx_error *e)
 {
@@ -95,62 +90,18 @@ static int prune(struct orch *o, bool looked, bool *more, struct sbx_error *e)
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), false, e);
 }
 
-/* The end of a run is a row, and behind it a frame in its log. Who died in between leaves the
- * readers of the log waiting. *ret_soon: one is so recent that its writer may still be at it. */
-static void mend_end(struct orch *o, const char *id, bool *ret_soon)
+/* Who died between a commit and its announcement told nobody. */
+static int tell_again(struct orch *o, struct sbx_error *e)
 {
-	sbx_autoclose int dir = store_run_dir(o->store, id, false, NULL);
-	struct log_reader *log = NULL;
-	store_autorun r = { 0 };
-	bool ended = false;
-	int64_t age;
-
-	if (dir >= 0 && log_reader_open(dir, &log, NULL) == 0) {
-		ended = log_reader_refresh(log, NULL) < 0 || log_reader_ended(log);
-		log_reader_close(log);
-	}
-	if (ended || store_run_get(o->store, id, &r, NULL) < 0 || !store_phase_terminal(r.phase))
-		return;
-	age = sbx_now_us() - r.finished_us;
-	if (age >= 0 && age < MEND_AFTER_US) { /* negative: the clock was set */
-		*ret_soon = true;
-		return;
-	}
-	sbx_log(SBX_LOG_INFO, "ending the log of a run that has ended run=%s", id);
-	dispatch_end_frame(o, id, r.has_exit_code ? &r.exit_code : NULL, r.reason);
-}
-
-/* Looks at what has ended since the last round; the first looks back a little. True: again soon. */
-static bool mend_ends(struct orch *o, struct sbx_error *e)
-{
-	struct store_change c[64];
-	bool gap, soon = false;
+	const struct store_ticket news = { .touched = true };
 	int64_t last = 0;
-	int n;
+	int rc = store_changes_last(o->store, &last, e);
 
-	if (store_changes_last(o->store, &last, e) < 0)
-		return false;
-	if (o->mended_seq == 0)
-		o->mended_seq = last > MEND_BACK ? last - MEND_BACK : 0;
-	if (last > o->mended_seq) {
-		/* Somebody may have died before it could tell of its last change. */
-		const struct store_ticket news = { .touched = true };
-
-		(void)store_settle(o->store, news, NULL);
+	if (rc == 0 && last > o->told_seq) {
+		rc = store_settle(o->store, news, e);
+		o->told_seq = last;
 	}
-	while (o->mended_seq < last && !soon && !atomic_load(&o->stop)) {
-		n = store_changes(o->store, o->mended_seq, c, SBX_COUNT(c), &gap, e);
-		if (n <= 0)
-			break;
-		for (int i = 0; i < n && !soon; i++) {
-			if (strcmp(c[i].kind, "run") == 0 &&
-			    store_phase_terminal(store_phase_find(c[i].phase)))
-				mend_end(o, c[i].id, &soon);
-			if (!soon)
-				o->mended_seq = c[i].seq;
-		}
-	}
-	return soon;
+	return rc;
 }
 
 /* A directory without a row is what a crash between the two left behind. */
@@ -186,8 +137,8 @@ static int64_t housekeep(struct orch *o, bool first)
 		rc = prune(o, look, &more, &e);
 	if (first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);
-	if (rc == 0 && mend_ends(o, &e) && interval > MEND_AFTER_US)
-		interval = MEND_AFTER_US;
+	if (rc == 0)
+		rc = tell_again(o, &e);
 	if (rc < 0)
 		sbx_log(SBX_LOG_WARNING, "housekeeping failed code=%s error=\"%s\"",
 			sbx_code_name(e.code), e.message);

@@ -59,8 +59,7 @@ struct orch {
 	pthread_cond_t janitor_wake; /* CLOCK_MONOTONIC */
 	int wake_fd;		     /* eventfd: something for the dispatcher to look at */
 	atomic_bool stop;
-	int64_t mended_seq; /* janitor: the ends up to this change have their frames; 0: not looked
-			     */
+	int64_t told_seq; /* janitor: last change that it has seen */
 
 	struct orch_counts counts;
 };
@@ -117,8 +116,6 @@ void dispatch_stop(struct orch *o);
 void dispatch_wake(struct orch *o);
 /* A runner of ours died with this run. */
 void dispatch_lost(struct orch *o, const char *id, int64_t generation);
-/* Ends the stream of a run that ended without a runner; exit_code NULL: there is none. */
-void dispatch_end_frame(struct orch *o, const char *id, const int *exit_code, const char *reason);
 
 /* ---- bound.c: runs that end with a handle ---- */
 

@@ -102,7 +102,8 @@ static int lost(const char *id, struct sbx_error *e)
 	return sbx_fail(e, SBX_E_CLAIM_LOST, "run %s is no longer held by this claim", id);
 }
 
-int orch_phase_running(struct store *s, const char *id, int64_t generation, struct sbx_error *e)
+int orch_phase_running(struct store *s, const char *id, int64_t generation, int64_t started_us,
+		       struct sbx_error *e)
 {
 	store_autotx struct store_tx *tx = NULL;
 	struct store_transition t = { .id = id,
@@ -110,7 +111,7 @@ int orch_phase_running(struct store *s, const char *id, int64_t generation, stru
 				      .generation = generation,
 				      .to = STORE_RUNNING,
 				      .reason = "running",
-				      .started_us = sbx_now_us() };
+				      .started_us = started_us };
 	bool done = false;
 	int r = store_begin(s, &tx, e);
 

@@ -33,15 +33,16 @@ bool orch_owner_alive(const char *owner);
 /* Ends an owner that lives on but has lost its claim, and with it its sandbox. True: it is gone. */
 bool orch_owner_kill(const char *owner);
 
-/* starting -> running, by the holder. CLAIM_LOST. */
-int orch_phase_running(struct store *s, const char *id, int64_t generation, struct sbx_error *e);
+/* starting -> running, by the holder; started_us: when the command began. CLAIM_LOST. */
+int orch_phase_running(struct store *s, const char *id, int64_t generation, int64_t started_us,
+		       struct sbx_error *e);
 /* A later lease for the holder. CLAIM_LOST. */
 int orch_phase_renew(struct store *s, const char *id, int64_t generation, int64_t lease_us,
 		     struct sbx_error *e);
 /*
  * The end, written by the holder, with artifacts and audit in the same transaction. The row is
- * visible but not yet durable nor announced when it returns: the caller writes the `end` frame and
- * then calls store_settle(*ret_ticket). CLAIM_LOST.
+ * visible but not yet durable nor announced when it returns: the caller calls
+ * store_settle(*ret_ticket). CLAIM_LOST.
  */
 int orch_phase_end(struct store *s, const struct store_run *run, int64_t generation,
 		   const struct orch_outcome *out, struct store_ticket *ret_ticket,

@@ -3,6 +3,7 @@
  * Reading a log while it is written: any range of any view by binary search over the records.
  * Memory is one block of records and one rendered line, whatever the size of the log; what the
  * records say is checked before it is used, since a crash may have torn the end of the index.
+ * The frames `start` and `end` are records that are made here, of what the row says.
  */
 #include "store/log.h"
 
@@ -17,6 +18,7 @@
 #include "base/auto.h"
 #include "base/fs.h"
 #include "store/log_i.h"
+#include "store/store.h"
 
 enum {
 	BLOCK = 64,			    /* records read at once */
@@ -24,10 +26,16 @@ enum {
 };
 
 struct log_reader {
+	struct store *store; /* borrowed; NULL: somebody else knows the facts and the directory */
+	char id[37];
+	struct log_facts facts;
 	int dir_fd, idx_fd, log_fd;
-	struct log_header header;
+	struct log_header header;    /* zeroes while there is none */
+	uint64_t records;	     /* in log.idx, whole and with all their bytes */
+	struct log_record stored;    /* the last of them; zeroes when there is none */
+	struct log_record start;     /* frame 1; type 0: the command has not begun */
+	struct log_record end, last; /* `end` (type 0: not over), and the last frame there is */
 	uint64_t frames;
-	struct log_record last; /* record `frames`; zeroes when there is none */
 
 	struct log_record block[BLOCK]; /* block_first and those behind it */
 	uint64_t block_first;
@@ -52,8 +60,8 @@ SBX_DEFINE_AUTO(struct log_reader, log_reader_close)
 
 static void forget(struct log_reader *r)
 {
-	r->frames = 0;
-	memset(&r->last, 0, sizeof(r->last));
+	r->records = 0;
+	memset(&r->stored, 0, sizeof(r->stored));
 	r->block_n = 0;
 	r->line_seq = 0;
 }
@@ -85,18 +93,42 @@ static ssize_t pread_full(int fd, void *buf, size_t len, off_t off)
 
 /* ---- opening and looking again ---- */
 
-int log_reader_open(int run_dirfd, struct log_reader **ret, struct sbx_error *e)
+static struct log_reader *reader_new(struct sbx_error *e)
 {
-	SBX_AUTO(log_reader_closep) struct log_reader *r = calloc(1, sizeof(*r));
-	int rc;
+	struct log_reader *r = calloc(1, sizeof(*r));
+
+	if (!r) {
+		sbx_fail(e, SBX_E_NO_MEMORY, "no memory to read a log");
+		return NULL;
+	}
+	r->dir_fd = r->idx_fd = r->log_fd = -1;
+	r->line = (struct sbx_buf)SBX_BUF_INIT(LINE_MAX);
+	return r;
+}
+
+int log_reader_open_at(int run_dirfd, struct log_reader **ret, struct sbx_error *e)
+{
+	SBX_AUTO(log_reader_closep) struct log_reader *r = reader_new(e);
 
 	if (!r)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory to read a log");
-	r->idx_fd = r->log_fd = -1;
-	r->line = (struct sbx_buf)SBX_BUF_INIT(LINE_MAX);
+		return -SBX_E_NO_MEMORY;
 	r->dir_fd = fcntl(run_dirfd, F_DUPFD_CLOEXEC, 0);
 	if (r->dir_fd < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot read a log");
+	*ret = sbx_steal(&r);
+	return 0;
+}
+
+int log_reader_open(struct store *s, const char *run_id, struct log_reader **ret,
+		    struct sbx_error *e)
+{
+	SBX_AUTO(log_reader_closep) struct log_reader *r = reader_new(e);
+	int rc;
+
+	if (!r)
+		return -SBX_E_NO_MEMORY;
+	r->store = s;
+	memcpy(r->id, run_id, strnlen(run_id, sizeof(r->id) - 1));
 	rc = log_reader_refresh(r, e);
 	if (rc < 0)
 		return rc;
@@ -104,10 +136,26 @@ int log_reader_open(int run_dirfd, struct log_reader **ret, struct sbx_error *e)
 	return 0;
 }
 
+/* It may come into being at any time. */
+static int open_dir(struct log_reader *r, struct sbx_error *e)
+{
+	if (r->dir_fd >= 0 || !r->store)
+		return 0;
+	r->dir_fd = store_run_dir(r->store, r->id, false, e);
+	if (r->dir_fd >= 0)
+		return 0;
+	if (r->dir_fd == -SBX_E_RUN_NOT_FOUND) {
+		sbx_error_clear(e);
+		r->dir_fd = -1;
+		return 0;
+	}
+	return r->dir_fd;
+}
+
 /* *fd stays -1 when there is no such file yet. */
 static int open_part(const struct log_reader *r, const char *name, int *fd, struct sbx_error *e)
 {
-	if (*fd >= 0)
+	if (*fd >= 0 || r->dir_fd < 0)
 		return 0;
 	*fd = sbx_open_beneath(r->dir_fd, name, O_RDONLY, 0);
 	if (*fd >= 0)
@@ -121,12 +169,12 @@ static int open_part(const struct log_reader *r, const char *name, int *fd, stru
 	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot open '%s' of a run", name);
 }
 
-static bool record_good(const struct log_reader *r, uint64_t seq, uint64_t bytes,
+static bool record_good(const struct log_reader *r, uint64_t n, uint64_t bytes,
 			struct log_record *ret)
 {
-	return pread_full(r->idx_fd, ret, sizeof(*ret), log_record_at(seq)) ==
+	return pread_full(r->idx_fd, ret, sizeof(*ret), log_record_at(n)) ==
 		       (ssize_t)sizeof(*ret) &&
-	       log_record_ok(ret, seq, bytes);
+	       log_record_ok(ret, n, bytes);
 }
 
 /* The last of n records that is whole. It is the n-th, but after a crash. */
@@ -135,23 +183,23 @@ static void find_last(struct log_reader *r, uint64_t n, uint64_t bytes)
 	struct log_record rec;
 	uint64_t low = 0, high = n;
 
-	memset(&r->last, 0, sizeof(r->last));
-	if (n > 0 && record_good(r, n, bytes, &r->last)) {
-		r->frames = n;
+	memset(&r->stored, 0, sizeof(r->stored));
+	if (n > 0 && record_good(r, n, bytes, &r->stored)) {
+		r->records = n;
 		return;
 	}
-	memset(&r->last, 0, sizeof(r->last));
+	memset(&r->stored, 0, sizeof(r->stored));
 	while (low < high) {
 		uint64_t mid = low + (high - low + 1) / 2;
 
 		if (record_good(r, mid, bytes, &rec)) {
 			low = mid;
-			r->last = rec;
+			r->stored = rec;
 		} else {
 			high = mid - 1;
 		}
 	}
-	r->frames = low;
+	r->records = low;
 }
 
 static int check_header(struct log_reader *r, struct sbx_error *e)
@@ -176,13 +224,15 @@ static int check_header(struct log_reader *r, struct sbx_error *e)
 	return 0;
 }
 
-int log_reader_refresh(struct log_reader *r, struct sbx_error *e)
+static int look_at_files(struct log_reader *r, struct sbx_error *e)
 {
 	struct stat idx, log = { .st_size = 0 }; /* `log` appears with its first byte */
 	uint64_t n;
 	int rc;
 
-	rc = open_part(r, "log.idx", &r->idx_fd, e);
+	rc = open_dir(r, e);
+	if (rc == 0)
+		rc = open_part(r, "log.idx", &r->idx_fd, e);
 	if (rc == 0)
 		rc = open_part(r, "log", &r->log_fd, e);
 	if (rc < 0)
@@ -199,14 +249,102 @@ int log_reader_refresh(struct log_reader *r, struct sbx_error *e)
 	if (fstat(r->idx_fd, &idx) < 0 || (r->log_fd >= 0 && fstat(r->log_fd, &log) < 0))
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot read a log");
 	n = idx.st_size > (off_t)sizeof(struct log_header)
-		    ? ((uint64_t)idx.st_size - sizeof(struct log_header)) / sizeof(r->last)
+		    ? ((uint64_t)idx.st_size - sizeof(struct log_header)) / sizeof(r->stored)
 		    : 0;
-	if (n == r->frames)
+	if (n == r->records)
 		return 0;
-	if (n < r->frames)
+	if (n < r->records)
 		forget(r);
 	find_last(r, n, (uint64_t)log.st_size);
 	return 0;
+}
+
+/* ---- the two frames of the row ---- */
+
+/* Puts rec, of an event, behind what r->last counts. */
+static int make_event(struct log_reader *r, struct log_record *rec, struct sbx_error *e)
+{
+	size_t line;
+
+	rec->seq = r->last.seq + 1;
+	rec->out_total = r->last.out_total;
+	rec->err_total = r->last.err_total;
+	line = log_render_len(rec, 0);
+	if (line == 0)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a frame of a log");
+	rec->json_total = r->last.json_total + line + 1;
+	r->last = *rec;
+	return 0;
+}
+
+/* The header knows the time before the row does: the first output may be faster than the row. */
+static int make_start(struct log_reader *r, const struct log_facts *facts, struct sbx_error *e)
+{
+	struct log_record start = { .type = LOG_START,
+				    .time_us = r->header.version ? r->header.started_us
+								 : facts->started_us };
+	int rc = 0;
+
+	if (!r->header.version && !facts->started_us)
+		memset(&start, 0, sizeof(start));
+	else
+		memcpy(start.text, facts->runtime, sizeof(start.text) - 1);
+	if (start.type)
+		rc = make_event(r, &start, e);
+	if (memcmp(&start, &r->start, sizeof(start)) != 0)
+		r->line_seq = 0;
+	r->start = start;
+	return rc;
+}
+
+static int make_end(struct log_reader *r, const struct log_facts *facts, struct sbx_error *e)
+{
+	struct log_record end = { .type = LOG_END,
+				  .flags = facts->has_exit_code ? LOG_FLAG_EXIT : 0,
+				  .exit_code = facts->has_exit_code ? facts->exit_code : 0,
+				  .time_us = facts->finished_us };
+	int rc = 0;
+
+	memcpy(end.text, facts->reason, sizeof(end.text) - 1);
+	memset(&r->end, 0, sizeof(r->end));
+	if (facts->ended)
+		rc = make_event(r, &end, e);
+	if (facts->ended && rc == 0)
+		r->end = end;
+	return rc;
+}
+
+int log_reader_look(struct log_reader *r, const struct log_facts *facts, struct sbx_error *e)
+{
+	int rc = look_at_files(r, e);
+
+	if (rc < 0)
+		return rc;
+	r->facts = (struct log_facts){ 0 }; /* until the look has succeeded */
+	memset(&r->last, 0, sizeof(r->last));
+	rc = make_start(r, facts, e);
+	if (rc == 0 && r->records) {
+		r->last = r->stored;
+		r->last.json_total += r->start.json_total;
+	}
+	if (rc == 0)
+		rc = make_end(r, facts, e);
+	r->frames = r->last.seq;
+	if (rc == 0)
+		r->facts = *facts;
+	return rc;
+}
+
+int log_reader_refresh(struct log_reader *r, struct sbx_error *e)
+{
+	struct log_facts facts;
+	int rc;
+
+	if (r->facts.ended)
+		return 0;
+	/* The row first: what is in the files after that is all that belongs before its end. */
+	rc = log_facts_get(r->store, r->id, &facts, e);
+	return rc < 0 ? rc : log_reader_look(r, &facts, e);
 }
 
 uint64_t log_reader_frames(const struct log_reader *r)
@@ -216,7 +354,7 @@ uint64_t log_reader_frames(const struct log_reader *r)
 
 bool log_reader_ended(const struct log_reader *r)
 {
-	return r->frames > 0 && r->last.type == LOG_END;
+	return r->end.type == LOG_END;
 }
 
 int log_reader_fd(const struct log_reader *r)
@@ -226,13 +364,19 @@ int log_reader_fd(const struct log_reader *r)
 
 /* ---- records ---- */
 
-/* Record seq (1..frames), checked against the last one. */
+/* The record of frame seq (1..frames), checked against the last one. */
 static int get(struct log_reader *r, uint64_t seq, struct log_record *ret, struct sbx_error *e)
 {
-	uint64_t first = (seq - 1) / BLOCK * BLOCK + 1;
+	uint64_t at = seq - 1, first = (at - 1) / BLOCK * BLOCK + 1;
 	ssize_t n;
 
-	if (first != r->block_first || seq - first >= r->block_n) {
+	if (seq == r->start.seq || seq == r->end.seq) {
+		*ret = seq == r->start.seq ? r->start : r->end;
+		return 0;
+	}
+	if (at == 0)
+		return damaged(seq, e);
+	if (first != r->block_first || at - first >= r->block_n) {
 		n = pread_full(r->idx_fd, r->block, sizeof(r->block), log_record_at(first));
 		if (n < 0)
 			return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, (int)-n,
@@ -240,11 +384,12 @@ static int get(struct log_reader *r, uint64_t seq, struct log_record *ret, struc
 		r->block_first = first;
 		r->block_n = (size_t)n / sizeof(r->block[0]);
 	}
-	if (seq - first >= r->block_n)
+	if (at - first >= r->block_n)
 		return damaged(seq, e);
-	*ret = r->block[seq - first];
-	if (!log_record_ok(ret, seq, r->last.out_total + r->last.err_total))
+	*ret = r->block[at - first];
+	if (!log_record_ok(ret, at, r->last.out_total + r->last.err_total))
 		return damaged(seq, e);
+	ret->json_total += r->start.json_total;
 	return 0;
 }
 

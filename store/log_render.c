@@ -98,16 +98,16 @@ size_t log_render_len(const struct log_record *r, size_t data_len)
 	return b.len;
 }
 
-bool log_record_ok(const struct log_record *r, uint64_t seq, uint64_t bytes)
+bool log_record_ok(const struct log_record *r, uint64_t n, uint64_t bytes)
 {
 	bool stream = r->type == LOG_STDOUT || r->type == LOG_STDERR;
 	uint64_t own = r->type == LOG_STDOUT ? r->out_total : r->err_total;
 
-	if (r->seq != seq || r->type == 0 || r->type >= LOG_TYPE__COUNT)
+	if (r->seq != n + 1 || (!stream && r->type != LOG_TRUNCATED))
 		return false;
 	if (r->out_total > bytes || r->err_total > bytes - r->out_total)
 		return false;
-	if (r->text[LOG_TEXT - 1] != '\0' || r->json_total > INT64_MAX)
+	if (r->text[LOG_TEXT - 1] != '\0' || r->json_total > INT64_MAX / 2)
 		return false;
 	if (stream)
 		return r->len > 0 && r->len <= LOG_FRAME_MAX && r->len <= own;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a log: frames from bytes, the cap, the end. Two pwrites a chunk, nothing in memory. */
+/* Writing a log: frames from bytes, and the cap. Two pwrites a chunk, nothing in memory. */
 #include "store/log.h"
 
 #include <errno.h>
@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/auto.h"
@@ -15,6 +14,7 @@
 #include "base/fs.h"
 #include "base/utf8.h"
 #include "store/log_i.h"
+#include "store/store.h"
 
 enum {
 	KEPT_MAX = 3, /* a character has four bytes */
@@ -62,6 +62,7 @@ static struct log_writer *writer_new(uint64_t cap)
 		return NULL;
 	w->log_fd = w->idx_fd = w->dir_fd = -1;
 	w->cap = cap;
+	w->last.seq = 1; /* `start` */
 	w->frames_max = FRAMES_MIN + cap / BYTES_PER_FRAME;
 	for (int c = 0; c < 0x80; c++) {
 		char byte = (char)c;
@@ -88,13 +89,14 @@ static int failed(struct log_writer *w, int err, struct sbx_error *e)
 }
 
 /* The index first: a reader that sees it empty shows nothing of what is being replaced. */
-int log_writer_open(int run_dirfd, int64_t cap_bytes, struct log_writer **ret, struct sbx_error *e)
+int log_writer_open_at(int run_dirfd, int64_t cap_bytes, int64_t started_us,
+		       struct log_writer **ret, struct sbx_error *e)
 {
 	struct log_header h = { .magic = LOG_MAGIC,
 				.version = LOG_VERSION,
 				.record_size = sizeof(struct log_record),
 				.cap_bytes = cap_bytes,
-				.made_us = sbx_now_us() };
+				.started_us = started_us };
 	SBX_AUTO(log_writer_closep) struct log_writer *w = NULL;
 	int r;
 
@@ -120,6 +122,14 @@ int log_writer_open(int run_dirfd, int64_t cap_bytes, struct log_writer **ret, s
 	return 0;
 }
 
+int log_writer_open(struct store *s, const char *run_id, int64_t cap_bytes, int64_t started_us,
+		    struct log_writer **ret, struct sbx_error *e)
+{
+	sbx_autoclose int dir = store_run_dir(s, run_id, true, e);
+
+	return dir < 0 ? dir : log_writer_open_at(dir, cap_bytes, started_us, ret, e);
+}
+
 /* Completes rec (type, flags, len, text and totals of the streams are set) and writes it. */
 static int put_record(struct log_writer *w, struct log_record *rec, size_t data_len,
 		      struct sbx_error *e)
@@ -133,24 +143,20 @@ static int put_record(struct log_writer *w, struct log_record *rec, size_t data_
 	if (line == 0)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a frame of a log");
 	rec->json_total = w->last.json_total + line + 1;
-	r = sbx_pwrite_all(w->idx_fd, rec, sizeof(*rec), log_record_at(rec->seq));
+	r = sbx_pwrite_all(w->idx_fd, rec, sizeof(*rec), log_record_at(rec->seq - 1));
 	if (r < 0)
 		return failed(w, -r, e);
 	w->last = *rec;
 	return 0;
 }
 
-static int put_event(struct log_writer *w, enum log_type type, const char *text, int exit_code,
-		     unsigned flags, struct sbx_error *e)
+static int put_truncated(struct log_writer *w, const char *reason, struct sbx_error *e)
 {
-	struct log_record rec = { .type = (uint8_t)type,
-				  .flags = (uint8_t)flags,
-				  .exit_code = exit_code,
+	struct log_record rec = { .type = LOG_TRUNCATED,
 				  .out_total = w->last.out_total,
 				  .err_total = w->last.err_total };
-	size_t n = strnlen(text ? text : "", LOG_TEXT - 1);
 
-	memcpy(rec.text, text ? text : "", n);
+	memcpy(rec.text, reason, strnlen(reason, LOG_TEXT - 1));
 	return put_record(w, &rec, 0, e);
 }
 
@@ -273,7 +279,7 @@ static int emit(struct log_writer *w, enum log_type stream, struct kept *k, cons
 			return r;
 		}
 	}
-	return put_event(w, LOG_TRUNCATED, "log_cap", 0, 0, e);
+	return put_truncated(w, "log_cap", e);
 }
 
 /* ---- streams ---- */
@@ -337,32 +343,12 @@ int log_writer_flush(struct log_writer *w, enum log_type stream, struct sbx_erro
 	return k->len ? emit(w, stream, k, "", 0, e) : 0;
 }
 
-/* ---- events ---- */
-
-int log_writer_start(struct log_writer *w, const char *runtime, struct sbx_error *e)
-{
-	return put_event(w, LOG_START, runtime, 0, 0, e);
-}
-
-int log_writer_end(struct log_writer *w, bool has_exit_code, int exit_code, const char *reason,
-		   struct sbx_error *e)
-{
-	int r = log_writer_flush(w, LOG_STDOUT, e);
-
-	if (r == 0)
-		r = log_writer_flush(w, LOG_STDERR, e);
-	if (r < 0)
-		return r;
-	return put_event(w, LOG_END, reason, has_exit_code ? exit_code : 0,
-			 has_exit_code ? LOG_FLAG_EXIT : 0, e);
-}
-
 int log_writer_truncated(struct log_writer *w, const char *reason, struct sbx_error *e)
 {
 	/* A client that floods stdin cannot make the index grow without end either. */
 	if (w->last.seq >= w->frames_max)
 		return 0;
-	return put_event(w, LOG_TRUNCATED, reason, 0, 0, e);
+	return put_truncated(w, reason, e);
 }
 
 int log_writer_sync(struct log_writer *w, struct sbx_error *e)
@@ -381,92 +367,4 @@ int64_t log_writer_bytes(const struct log_writer *w)
 int64_t log_writer_dropped(const struct log_writer *w)
 {
 	return (int64_t)w->dropped;
-}
-
-/* ---- repair ---- */
-
-static int read_record(int fd, uint64_t seq, struct log_record *ret)
-{
-	ssize_t n = pread(fd, ret, sizeof(*ret), log_record_at(seq));
-
-	return n == (ssize_t)sizeof(*ret) ? 0 : n < 0 ? -errno : -EIO;
-}
-
-/* The longest run of good records from the first: goes back over what a crash tore. */
-static int find_last(struct log_writer *w, bool *ret_started, struct sbx_error *e)
-{
-	struct stat idx, log;
-	struct log_record rec;
-	uint64_t n;
-	int r = 0;
-
-	*ret_started = false;
-	if (fstat(w->idx_fd, &idx) < 0 || fstat(w->log_fd, &log) < 0)
-		return failed(w, errno, e);
-	n = idx.st_size > (off_t)sizeof(struct log_header)
-		    ? ((uint64_t)idx.st_size - sizeof(struct log_header)) / sizeof(rec)
-		    : 0;
-	for (; n > 0; n--) {
-		r = read_record(w->idx_fd, n, &rec);
-		if (r < 0)
-			return failed(w, -r, e);
-		if (log_record_ok(&rec, n, (uint64_t)log.st_size))
-			break;
-	}
-	if (n == 0)
-		return 0;
-	w->last = rec;
-	r = read_record(w->idx_fd, 1, &rec);
-	if (r < 0)
-		return failed(w, -r, e);
-	*ret_started = rec.type == LOG_START;
-	return 0;
-}
-
-static int cut(struct log_writer *w, struct sbx_error *e)
-{
-	off_t bytes = (off_t)(w->last.out_total + w->last.err_total);
-
-	if (ftruncate(w->idx_fd, log_record_at(w->last.seq + 1)) < 0 ||
-	    ftruncate(w->log_fd, bytes) < 0)
-		return failed(w, errno, e);
-	return 0;
-}
-
-int log_repair_end(int run_dirfd, const int *exit_code, const char *reason, struct sbx_error *e)
-{
-	SBX_AUTO(log_writer_closep) struct log_writer *w = writer_new(INT64_MAX);
-	struct log_header h;
-	bool started = false;
-	ssize_t n;
-	int r;
-
-	if (!w)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a log");
-	w->idx_fd = open_part(run_dirfd, "log.idx", 0, e);
-	if (w->idx_fd < 0)
-		return w->idx_fd;
-	n = pread(w->idx_fd, &h, sizeof(h), 0);
-	if (n != (ssize_t)sizeof(h) || memcmp(h.magic, LOG_MAGIC, sizeof(h.magic)) != 0 ||
-	    h.version != LOG_VERSION || h.record_size != sizeof(struct log_record)) {
-		/* It died before the first record, or never opened the log. */
-		log_writer_closep(&w);
-		w = NULL;
-		r = log_writer_open(run_dirfd, 0, &w, e);
-		if (r < 0)
-			return r;
-	} else {
-		w->log_fd = open_part(run_dirfd, "log", 0, e);
-		if (w->log_fd < 0)
-			return w->log_fd;
-		r = find_last(w, &started, e);
-		if (r < 0 || w->last.type == LOG_END)
-			return r;
-		r = cut(w, e);
-		if (r < 0)
-			return r;
-	}
-	if (!started)
-		r = log_writer_start(w, NULL, e);
-	return r < 0 ? r : log_writer_end(w, exit_code, exit_code ? *exit_code : 0, reason, e);
 }

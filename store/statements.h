@@ -161,6 +161,9 @@ X(KEY_LATEST_OWNER, "runs_owner",                                               
 X(KEYS, PK, "SELECT " RUN_KEY " FROM runs WHERE rid > $1 ORDER BY rid LIMIT $2")                \
 X(KEYS_OWNER, "runs_owner",                                                                     \
   "SELECT " RUN_KEY " FROM runs WHERE rid > $1 AND owner = $2 ORDER BY rid LIMIT $3")           \
+X(LOG_FACTS, BY_ID,                                                                             \
+  "SELECT phase, started_us, finished_us, has_exit_code, exit_code, runtime, reason "           \
+  "FROM runs WHERE id = $1")                                                                    \
 X(CAS_READ, BY_ID,                                                                              \
   "SELECT rid, owner, phase, generation, log_bytes, COALESCE(runtime, ''), started_us "          \
   "FROM runs WHERE id = $1")                                                                    \

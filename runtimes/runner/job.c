@@ -2,11 +2,13 @@
 /*
  * One run, from its claim to its recorded end. The order of the steps is the promise:
  *
- *   start frame in the log     from here on the command may have executed, so nobody executes it
- * again driver->start              it executes phase running exit, pipes drained        everything
- * that was printed is in the log artifacts copied, synced phase terminal             in one
- * transaction with artifacts, usage and audit end frame in the log       followers end store_settle
- * durable, and announced
+ * - the log is opened: from here on the command may have executed, so nobody executes it again
+ * - driver->start: it executes
+ * - phase running
+ * - exit, pipes drained: everything that was printed is in the log
+ * - artifacts copied, synced
+ * - phase terminal, in one transaction with artifacts, usage and audit: followers end
+ * - store_settle: durable, and announced
  */
 #include "runtimes/runner/job_i.h"
 
@@ -256,7 +258,7 @@ static bool ends_at_once(const struct job *j)
 static void announce_running(struct job *j)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
-	int rc = orch_phase_running(j->r->store, j->run.id, j->generation, &e);
+	int rc = orch_phase_running(j->r->store, j->run.id, j->generation, j->started_wall_us, &e);
 
 	if (rc == -SBX_E_CLAIM_LOST) {
 		j->lost_claim = true;
@@ -289,8 +291,6 @@ static int begin(struct job *j, struct sbx_error *e)
 	tick(j);
 	if (rc == 0)
 		rc = j->r->driver->prepare(j->r->sandbox, &j->plan.plan, e);
-	if (rc == 0)
-		rc = log_writer_open(j->dir, j->r->settings->max_log_bytes, &j->log, e);
 	if (rc < 0)
 		return rc;
 	tick(j);
@@ -302,7 +302,9 @@ static int begin(struct job *j, struct sbx_error *e)
 	if (j->end.cancelled || j->lost_claim)
 		return 0;
 	crash_point("before_start_frame");
-	rc = log_writer_start(j->log, j->run.runtime, e);
+	j->started_wall_us = sbx_now_us();
+	rc = log_writer_open(j->r->store, j->run.id, j->r->settings->max_log_bytes,
+			     j->started_wall_us, &j->log, e);
 	crash_point("after_start_frame");
 	if (rc == 0)
 		rc = j->r->driver->start(j->r->sandbox, &j->fds, e);
@@ -313,7 +315,6 @@ static int begin(struct job *j, struct sbx_error *e)
 	crash_point("executing");
 	feeder_init(&j->feeder, j->spec, sbx_steal_fd(&j->fds.in));
 	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
-	j->started_wall_us = sbx_now_us();
 	job_ctl(j); /* signals that came before there was anybody to take them */
 	if (!ends_at_once(j))
 		announce_running(j);
@@ -365,7 +366,7 @@ static int end_in_store(struct job *j, const struct orch_outcome *out, struct st
 	return rc;
 }
 
-/* Records the end; the `end` frame and the announcement follow the row. */
+/* Records the end; the announcement follows the row. */
 static void record(struct job *j, const struct orch_outcome *out)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
@@ -385,12 +386,6 @@ static void record(struct job *j, const struct orch_outcome *out)
 		return;
 	}
 	crash_point("after_end");
-	if (j->log)
-		(void)log_writer_end(j->log, out->has_exit_code, out->exit_code, out->reason, NULL);
-	else
-		(void)log_repair_end(j->dir, out->has_exit_code ? &out->exit_code : NULL,
-				     out->reason, NULL);
-	crash_point("after_end_frame");
 	rc = store_settle(j->r->store, ticket, &e);
 	if (rc < 0)
 		sbx_log(SBX_LOG_ERROR, "end not durable run=%s error=\"%s\"", j->run.id, e.message);
@@ -433,6 +428,7 @@ static void failed(struct job *j, const struct sbx_error *why)
 								   : "runtime_error",
 		.message = why->message,
 		.usage = "{}",
+		.started_us = j->started_wall_us,
 	};
 
 	if (why->code == SBX_E_CLAIM_LOST || !j->run.id)

@@ -17,7 +17,7 @@ SCRIPTS = ("true", "echo a; echo b >&2", "exit 3", "sleep 0.2; echo slept", "for
            "head -c 100000 /dev/zero", "sleep 30", "setsid sleep 30 & echo left", "kill -9 $$",
            "trap 'echo term; exit 9' TERM; while :; do sleep 0.05; done")
 POINTS = ("idle", "claimed", "before_start_frame", "after_start_frame", "executing", "before_artifacts", "before_end",
-          "after_end", "after_end_frame", "after_settle")
+          "after_end", "after_settle")
 ENDS = {
     "completed": {"completed", "limits_applied"},
     "failed": {"nonzero_exit", "runner_lost", "runtime_error", "queue_ttl_expired", "claim_lease_expired"},
@@ -99,7 +99,6 @@ class Model(unittest.TestCase):
         run = self.some_run()
         if run and run.json()["phase"] in sbx.TERMINAL:
             self.assertTrue(run.wait())
-            # The frame follows the row, which who streams waits for.
             last = json.loads(house.follow(run).splitlines()[-1])
             self.assertEqual(last.get("event"), "end")
 

@@ -18,7 +18,7 @@ ENDS = {AGAIN: ("completed", "completed"), LOST: ("failed", "runner_lost"), DONE
 POINTS = {
     "idle": (AGAIN, 1), "claimed": (AGAIN, 1), "before_start_frame": (AGAIN, 1),
     "after_start_frame": (LOST, 0), "executing": (LOST, None), "before_artifacts": (LOST, 1),
-    "before_end": (LOST, 1), "after_end": (DONE, 1), "after_end_frame": (DONE, 1), "after_settle": (DONE, 1),
+    "before_end": (LOST, 1), "after_end": (DONE, 1), "after_settle": (DONE, 1),
 }
 
 

@@ -37,9 +37,12 @@
 struct fixture {
 	char dir[64];
 	int fd;
+	struct log_facts facts; /* what the row says: nothing, until a test changes it */
 	struct log_writer *w;
 	struct log_reader *r;
 };
+
+enum { BEGAN_US = 1234567 };
 
 static inline int setup(void **state)
 {
@@ -51,6 +54,7 @@ static inline int setup(void **state)
 	if (!mkdtemp(f->dir))
 		return -1;
 	f->fd = open(f->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	(void)snprintf(f->facts.runtime, sizeof(f->facts.runtime), "namespace");
 	*state = f;
 	return f->fd < 0;
 }
@@ -74,10 +78,37 @@ static inline void put(struct fixture *f, enum log_type stream, const void *data
 	OK(log_writer_put(f->w, stream, data, len, e));
 }
 
+/* A log of a command that began to execute. */
+static inline void begin(struct fixture *f, int64_t cap)
+{
+	f->facts.ended = false;
+	f->w = log_writer_close(f->w);
+	OK(log_writer_open_at(f->fd, cap, BEGAN_US, &f->w, e));
+}
+
+/* What the runner does at the end: the rest of the streams, then the row. */
+static inline void finish(struct fixture *f, bool has_exit_code, int exit_code, const char *reason)
+{
+	OK(log_writer_flush(f->w, LOG_STDOUT, e));
+	OK(log_writer_flush(f->w, LOG_STDERR, e));
+	f->facts.started_us = BEGAN_US;
+	f->facts.finished_us = 2 * (int64_t)BEGAN_US;
+	f->facts.ended = true;
+	f->facts.has_exit_code = has_exit_code;
+	f->facts.exit_code = exit_code;
+	(void)snprintf(f->facts.reason, sizeof(f->facts.reason), "%s", reason);
+}
+
+static inline void look(struct fixture *f)
+{
+	OK(log_reader_look(f->r, &f->facts, e));
+}
+
 static inline void reopen(struct fixture *f)
 {
 	f->r = log_reader_close(f->r);
-	OK(log_reader_open(f->fd, &f->r, e));
+	OK(log_reader_open_at(f->fd, &f->r, e));
+	look(f);
 }
 
 /* The whole view, in reads of `step` bytes. */

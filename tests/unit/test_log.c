@@ -19,12 +19,11 @@ static void frames__exact_text(void **state)
 	};
 	struct fixture *f = *state;
 
-	OK(log_writer_open(f->fd, 1000, &f->w, e));
-	OK(log_writer_start(f->w, "namespace", e));
+	begin(f, 1000);
 	put(f, LOG_STDOUT, "h\"i\n", 4);
 	put(f, LOG_STDERR, "\xff\xfe", 2);
 	OK(log_writer_truncated(f->w, "stdin_rate", e));
-	OK(log_writer_end(f->w, true, 0, "completed", e));
+	finish(f, true, 0, "completed");
 	reopen(f);
 	assert_int_equal(log_reader_frames(f->r), SBX_COUNT(want));
 	for (size_t i = 0; i < SBX_COUNT(want); i++) {
@@ -32,7 +31,12 @@ static void frames__exact_text(void **state)
 		char *ts;
 
 		OK(log_reader_frame(f->r, i + 1, &b, e));
-		while ((ts = strstr(b.data, "\"ts\":\"2"))) {
+		if (i == 0)
+			assert_non_null(
+				strstr(b.data, "\"ts\":\"1970-01-01T00:00:01.234567Z\",\"runtime"));
+		if (i == 4)
+			assert_non_null(strstr(b.data, "\"ts\":\"1970-01-01T00:00:02.469134Z\"}"));
+		while ((ts = strstr(b.data, i % 4 ? "\"ts\":\"2" : "\"ts\":\"1"))) {
 			/* the time becomes T; its own text is checked by frame() */
 			memmove(ts + 7, ts + 6 + 27, strlen(ts + 6 + 27) + 1);
 			ts[6] = 'T';
@@ -56,14 +60,14 @@ static void frames__end_says_why(void **state)
 	} rows[] = {
 		{ true, 0, "completed", "{\"exit_code\":0}" },
 		{ true, 3, "nonzero_exit", "{\"exit_code\":3}" },
-		{ true, -1, NULL, "{\"exit_code\":-1}" },
+		{ true, -1, "", "{\"exit_code\":-1}" },
 		{ false, 7, "execution_timeout",
 		  "{\"exit_code\":null,\"reason\":\"execution_timeout\"}" },
 		{ false, 0, "canceled_by_user",
 		  "{\"exit_code\":null,\"reason\":\"canceled_by_user\",\"canceled\":true}" },
 		{ true, 137, "limits_applied",
 		  "{\"exit_code\":137,\"reason\":\"limits_applied\"}" },
-		{ false, 0, "0123456789012345678901234567890123456789",
+		{ false, 0, "0123456789012345678901234567890",
 		  "{\"exit_code\":null,\"reason\":\"0123456789012345678901234567890\"}" },
 	};
 	struct fixture *f = *state;
@@ -71,16 +75,16 @@ static void frames__end_says_why(void **state)
 	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
 		struct json_object *o;
 
-		OK(log_writer_open(f->fd, 1000, &f->w, e));
-		OK(log_writer_end(f->w, rows[i].has_exit, rows[i].exit_code, rows[i].reason, e));
+		begin(f, 1000);
+		finish(f, rows[i].has_exit, rows[i].exit_code, rows[i].reason);
 		f->w = log_writer_close(f->w);
 		reopen(f);
 		assert_true(log_reader_ended(f->r));
-		o = frame(f, 1);
+		o = frame(f, 2);
 		{
 			sbx_autobuf b = SBX_BUF_INIT(4096);
 
-			OK(log_reader_frame(f->r, 1, &b, e));
+			OK(log_reader_frame(f->r, 2, &b, e));
 			assert_non_null(strstr(b.data, rows[i].data));
 		}
 		json_object_put(o);
@@ -132,7 +136,7 @@ static void utf8__a_character_is_never_split(void **state)
 		sbx_autobuf want_out = SBX_BUF_INIT(100);
 		sbx_autobuf want_err = SBX_BUF_INIT(100);
 
-		OK(log_writer_open(f->fd, 1000, &f->w, e));
+		begin(f, 1000);
 		for (size_t k = 0; k < 5 && rows[i].pieces[k].len; k++) {
 			const struct piece *p = &rows[i].pieces[k];
 
@@ -144,7 +148,7 @@ static void utf8__a_character_is_never_split(void **state)
 		OK(log_writer_flush(f->w, LOG_STDERR, e));
 		f->w = log_writer_close(f->w);
 		reopen(f);
-		for (uint64_t s = 1; s <= log_reader_frames(f->r); s++) {
+		for (uint64_t s = 2; s <= log_reader_frames(f->r); s++) {
 			struct json_object *o = frame(f, s);
 			sbx_autobuf b = SBX_BUF_INIT(1000);
 			size_t n = strlen(text);
@@ -181,14 +185,14 @@ static void utf8__bytes_of_mixed_output_are_exact(void **state)
 	memset(as, 'a', 65535);
 	want.len = 65535;
 	sbx_buf_add(&want, "\xe3\x81", 2);
-	OK(log_writer_open(f->fd, 10 << 20, &f->w, e));
+	begin(f, 10 << 20);
 	put(f, LOG_STDOUT, want.data, want.len);
 	for (size_t i = 0; i < SBX_COUNT(writes); i++) {
 		put(f, LOG_STDOUT, writes[i].bytes, writes[i].len);
 		sbx_buf_add(&want, writes[i].bytes, writes[i].len);
 	}
 	put(f, LOG_STDERR, "\xc3", 1);
-	OK(log_writer_end(f->w, true, 0, "completed", e));
+	finish(f, true, 0, "completed");
 	assert_int_equal(want.len, 65553);
 	reopen(f);
 	assert_view(f, LOG_VIEW_STDOUT, want.data, want.len);
@@ -215,12 +219,12 @@ static void put__long_writes_become_frames_at_characters(void **state)
 	/* Three-byte characters, so that no frame can end at its limit. */
 	for (size_t i = 0; i < len; i++)
 		data[i] = "\xe3\x81\x82"[i % 3];
-	OK(log_writer_open(f->fd, 10 << 20, &f->w, e));
+	begin(f, 10 << 20);
 	put(f, LOG_STDOUT, data, len);
 	OK(log_writer_flush(f->w, LOG_STDOUT, e));
 	reopen(f);
-	assert_int_equal(log_reader_frames(f->r), 5); /* the last is the character's part */
-	for (uint64_t s = 1; s <= 4; s++) {
+	assert_int_equal(log_reader_frames(f->r), 6); /* the last is the character's part */
+	for (uint64_t s = 2; s <= 5; s++) {
 		struct json_object *o = frame(f, s);
 
 		assert_string_equal(member(o, "encoding"), "utf8");
@@ -234,13 +238,13 @@ static void put__takes_streams_only(void **state)
 {
 	struct fixture *f = *state;
 
-	assert_int_equal(log_writer_open(f->fd, -1, &f->w, NULL), -SBX_E_INVALID_ARGUMENT);
-	OK(log_writer_open(f->fd, 10, &f->w, e));
+	assert_int_equal(log_writer_open_at(f->fd, -1, 0, &f->w, NULL), -SBX_E_INVALID_ARGUMENT);
+	begin(f, 10);
 	assert_int_equal(log_writer_put(f->w, LOG_START, "a", 1, NULL), -SBX_E_INVALID_ARGUMENT);
 	assert_int_equal(log_writer_flush(f->w, LOG_END, NULL), -SBX_E_INVALID_ARGUMENT);
 	OK(log_writer_put(f->w, LOG_STDOUT, "", 0, e));
 	reopen(f);
-	assert_int_equal(log_reader_frames(f->r), 0);
+	assert_int_equal(log_reader_frames(f->r), 1);
 }
 
 /* ---- the cap ---- */
@@ -263,10 +267,10 @@ static void cap__is_exact_and_said_once(void **state)
 
 		assert_non_null(data);
 		memset(data, 'k', len);
-		OK(log_writer_open(f->fd, rows[i].cap, &f->w, e));
+		begin(f, rows[i].cap);
 		for (size_t k = 0; k < rows[i].chunks; k++)
 			put(f, k % 2 ? LOG_STDERR : LOG_STDOUT, data, len);
-		OK(log_writer_end(f->w, true, 0, "completed", e));
+		finish(f, true, 0, "completed");
 		assert_int_equal(log_writer_bytes(f->w), stored);
 		assert_int_equal(log_writer_dropped(f->w), all - stored);
 		f->w = log_writer_close(f->w);
@@ -291,13 +295,13 @@ static void cap__that_cuts_a_character_keeps_its_bytes(void **state)
 {
 	struct fixture *f = *state;
 
-	OK(log_writer_open(f->fd, 5, &f->w, e));
+	begin(f, 5);
 	put(f, LOG_STDOUT, "abc\xe3", 4);
 	put(f, LOG_STDOUT,
 	    "\x81\x82"
 	    "def",
 	    5);
-	OK(log_writer_end(f->w, true, 0, NULL, e));
+	finish(f, true, 0, "");
 	reopen(f);
 	assert_view(f, LOG_VIEW_STDOUT, "abc\xe3\x81", 5);
 	assert_int_equal(log_writer_dropped(f->w), 4);
@@ -309,13 +313,13 @@ static void cap__bounds_the_index_too(void **state)
 	struct stat st;
 	uint64_t frames;
 
-	OK(log_writer_open(f->fd, 1 << 20, &f->w, e));
+	begin(f, 1 << 20);
 	for (int i = 0; i < 150000; i++) {
 		put(f, LOG_STDOUT, "x", 1);
 		if (i % 10 == 0)
 			OK(log_writer_truncated(f->w, "stdin_rate", e));
 	}
-	OK(log_writer_end(f->w, true, 0, NULL, e));
+	finish(f, true, 0, "");
 	reopen(f);
 	frames = log_reader_frames(f->r);
 	assert_true(frames > 100000 && frames < 135000);

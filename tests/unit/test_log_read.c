@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/log.h, reading: every view at random ranges, followers, torn files, repair, a full disk. */
+/* store/log.h, reading: every view at random ranges, followers, torn files, the row, a full disk.
+ */
 #include "log_fixture.h"
 
 /* ---- any range of any view ---- */
@@ -65,8 +66,7 @@ static void views__random_chunks_equal_their_concatenation(void **state)
 		sbx_autofree char *all = NULL;
 
 		seed = 1000 + (uint32_t)round;
-		OK(log_writer_open(f->fd, 1 << 30, &f->w, e));
-		OK(log_writer_start(f->w, "namespace", e));
+		begin(f, 1 << 30);
 		for (int i = 0; i < 400; i++) {
 			bool is_out = rnd(round + 2) != 0;
 			size_t n = chunk(data, sizeof(data));
@@ -74,7 +74,7 @@ static void views__random_chunks_equal_their_concatenation(void **state)
 			put(f, is_out ? LOG_STDOUT : LOG_STDERR, data, n);
 			sbx_buf_add(is_out ? &out : &err, data, n);
 		}
-		OK(log_writer_end(f->w, true, 0, "completed", e));
+		finish(f, true, 0, "completed");
 		f->w = log_writer_close(f->w);
 		reopen(f);
 		for (uint64_t s = 1; s <= log_reader_frames(f->r); s++) {
@@ -103,7 +103,7 @@ static void views__sequential_small_reads(void **state)
 	struct fixture *f = *state;
 	size_t big = 0, small = 0;
 
-	OK(log_writer_open(f->fd, 1 << 20, &f->w, e));
+	begin(f, 1 << 20);
 	for (int i = 0; i < 1000; i++)
 		put(f, i % 3 ? LOG_STDOUT : LOG_STDERR, "line of text\n", 13);
 	reopen(f);
@@ -131,17 +131,17 @@ static void follow__sees_what_came_and_no_more(void **state)
 	assert_int_equal(log_reader_fd(f->r), -1);
 	assert_int_equal(log_reader_size(f->r, LOG_VIEW_NDJSON), 0);
 	assert_false(log_reader_ended(f->r));
-	OK(log_writer_open(f->fd, 100, &f->w, e));
-	OK(log_reader_refresh(f->r, e));
-	assert_int_equal(log_reader_frames(f->r), 0);
+	begin(f, 100);
+	look(f);
+	assert_int_equal(log_reader_frames(f->r), 1);
 	assert_int_equal(log_reader_fd(f->r), -1); /* made with the first byte */
 	for (uint64_t i = 1; i <= 20; i++) {
 		put(f, LOG_STDOUT, "x", 1);
-		assert_int_equal(log_reader_frames(f->r), i - 1);
-		OK(log_reader_refresh(f->r, e));
 		assert_int_equal(log_reader_frames(f->r), i);
+		look(f);
+		assert_int_equal(log_reader_frames(f->r), i + 1);
 		assert_true(log_reader_fd(f->r) >= 0);
-		json_object_put(frame(f, i));
+		json_object_put(frame(f, i + 1));
 	}
 	/* Bytes whose record is not written yet are not shown. */
 	{
@@ -149,11 +149,11 @@ static void follow__sees_what_came_and_no_more(void **state)
 
 		assert_int_equal(write(fd, "yyy", 3), 3);
 	}
-	OK(log_reader_refresh(f->r, e));
+	look(f);
 	assert_view(f, LOG_VIEW_ALL, "xxxxxxxxxxxxxxxxxxxx", 20);
-	OK(log_writer_end(f->w, true, 0, NULL, e));
+	finish(f, true, 0, "");
 	assert_false(log_reader_ended(f->r));
-	OK(log_reader_refresh(f->r, e));
+	look(f);
 	assert_true(log_reader_ended(f->r));
 }
 
@@ -162,14 +162,14 @@ static void follow__a_log_begun_anew_forgets_the_old_one(void **state)
 	struct fixture *f = *state;
 
 	for (int round = 0; round < 2; round++) {
-		OK(log_writer_open(f->fd, 100, &f->w, e));
+		begin(f, 100);
 		put(f, LOG_STDOUT, round ? "new" : "old", 3);
 		if (round == 0)
 			reopen(f);
-		OK(log_reader_refresh(f->r, e));
+		look(f);
 		assert_view(f, LOG_VIEW_STDOUT, round ? "new" : "old", 3);
 		{
-			struct json_object *o = frame(f, 1);
+			struct json_object *o = frame(f, 2);
 
 			assert_string_equal(member(o, "data"), round ? "new" : "old");
 			json_object_put(o);
@@ -184,16 +184,15 @@ static void follow__a_log_begun_anew_forgets_the_old_one(void **state)
 	}
 }
 
-/* ---- torn files and repair ---- */
+/* ---- torn files ---- */
 
 static void write_sample(struct fixture *f, bool end)
 {
-	OK(log_writer_open(f->fd, 1000, &f->w, e));
-	OK(log_writer_start(f->w, "namespace", e));
+	begin(f, 1000);
 	for (int i = 0; i < 5; i++)
 		put(f, i % 2 ? LOG_STDERR : LOG_STDOUT, "0123456789", 10);
 	if (end)
-		OK(log_writer_end(f->w, true, 0, NULL, e));
+		finish(f, true, 0, "");
 	OK(log_writer_sync(f->w, e));
 	f->w = log_writer_close(f->w);
 }
@@ -232,12 +231,12 @@ static void torn__index_of_any_length_can_be_read(void **state)
 	write_sample(f, true);
 	full = size_of(f, "log.idx");
 	for (off_t size = full; size >= 0; size--) {
-		uint64_t want = size < 32 ? 0 : (uint64_t)(size - 32) / sizeof(struct log_record);
+		uint64_t want =
+			2 + (size < 32 ? 0 : (uint64_t)(size - 32) / sizeof(struct log_record));
 
 		cut_to(f, "log.idx", size);
 		reopen(f);
 		assert_int_equal(log_reader_frames(f->r), want);
-		assert_int_equal(log_reader_ended(f->r), want == 7);
 		read_everything(f);
 	}
 }
@@ -257,7 +256,7 @@ static void torn__records_without_bytes_or_of_zeros_are_left_out(void **state)
 	cut_to(f, "log.idx", full);
 	cut_to(f, "log", 25);
 	reopen(f);
-	assert_int_equal(log_reader_frames(f->r), 3); /* start and two frames of ten bytes */
+	assert_int_equal(log_reader_frames(f->r), 4); /* start, two frames of ten bytes, end */
 	assert_int_equal(log_reader_size(f->r, LOG_VIEW_ALL), 20);
 	read_everything(f);
 }
@@ -271,50 +270,63 @@ static void torn__a_foreign_file_is_refused(void **state)
 	write_sample(f, true);
 	fd = openat(f->fd, "log.idx", O_WRONLY | O_CLOEXEC);
 	assert_int_equal(pwrite(fd, "hello", 5, 0), 5);
-	assert_int_equal(log_reader_open(f->fd, &f->r, &why), -SBX_E_STORE_UNAVAILABLE);
+	OK(log_reader_open_at(f->fd, &f->r, e));
+	assert_int_equal(log_reader_look(f->r, &f->facts, &why), -SBX_E_STORE_UNAVAILABLE);
 	assert_non_null(strstr(why.message, "log.idx"));
 }
 
-static void repair__ends_what_a_dead_runner_left(void **state)
+/* ---- the frames of the row ---- */
+
+/* The NDJSON before and after the row learns more: what was there stays as it is. */
+static void row__adds_frames_and_changes_none(void **state)
 {
 	struct fixture *f = *state;
-	off_t full;
+	size_t before = 0, running = 0, after = 0;
+	sbx_autofree char *a = NULL, *b = NULL, *c = NULL;
 
-	write_sample(f, false);
-	full = size_of(f, "log.idx");
-	for (off_t size = full; size >= 0; size -= 13) {
-		uint64_t whole = size < 32 ? 0 : (uint64_t)(size - 32) / sizeof(struct log_record);
-		uint64_t want = whole ? whole + 1 : 2;
-
-		write_sample(f, false);
-		cut_to(f, "log.idx", size);
-		for (int again = 0; again < 2; again++) {
-			struct json_object *o;
-
-			OK(log_repair_end(f->fd, NULL, "runner_lost", e));
-			reopen(f);
-			assert_int_equal(log_reader_frames(f->r), want);
-			assert_true(log_reader_ended(f->r));
-			assert_int_equal(size_of(f, "log"), log_reader_size(f->r, LOG_VIEW_ALL));
-			o = frame(f, 1);
-			assert_string_equal(member(o, "event"), "start");
-			json_object_put(o);
-			o = frame(f, want);
-			assert_string_equal(member(o, "event"), "end");
-			json_object_put(o);
-			read_everything(f);
-		}
-	}
+	begin(f, 1000);
+	put(f, LOG_STDOUT, "fast\n", 5);
+	reopen(f); /* its output was faster than the row */
+	a = view(f, LOG_VIEW_NDJSON, 1000, &before);
+	f->facts.started_us = BEGAN_US;
+	look(f);
+	b = view(f, LOG_VIEW_NDJSON, 1000, &running);
+	assert_int_equal(before, running);
+	assert_memory_equal(a, b, before);
+	assert_int_equal(log_reader_frames(f->r), 2);
+	finish(f, false, 0, "runner_lost");
+	look(f);
+	c = view(f, LOG_VIEW_NDJSON, 7, &after);
+	assert_true(after > running);
+	assert_memory_equal(b, c, running);
+	assert_int_equal(log_reader_frames(f->r), 3);
+	read_everything(f);
 }
 
-static void repair__makes_a_log_where_there_is_none(void **state)
+static void row__alone_is_a_log(void **state)
 {
 	struct fixture *f = *state;
+	struct json_object *o;
 
-	OK(log_repair_end(f->fd, NULL, "claim_lease_expired", e));
 	reopen(f);
+	assert_int_equal(log_reader_frames(f->r), 0);
+	f->facts.started_us = BEGAN_US;
+	look(f);
+	assert_int_equal(log_reader_frames(f->r), 1);
+	assert_false(log_reader_ended(f->r));
+	f->facts.ended = true;
+	look(f);
 	assert_int_equal(log_reader_frames(f->r), 2);
 	assert_true(log_reader_ended(f->r));
+	read_everything(f);
+	/* It was cancelled in the queue, say. */
+	f->facts.started_us = 0;
+	reopen(f);
+	assert_int_equal(log_reader_frames(f->r), 1);
+	o = frame(f, 1);
+	assert_string_equal(member(o, "event"), "end");
+	json_object_put(o);
+	read_everything(f);
 }
 
 /* ---- a full disk ---- */
@@ -333,7 +345,7 @@ static void disk_full__is_said_once_and_then_counted(void **state)
 	dir = open(f->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(dir >= 0);
 	memset(data, 'x', sizeof(data));
-	OK(log_writer_open(dir, 10 << 20, &f->w, e));
+	OK(log_writer_open_at(dir, 10 << 20, BEGAN_US, &f->w, e));
 	for (int i = 0; i < 40; i++) {
 		int r = log_writer_put(f->w, LOG_STDOUT, data, sizeof(data), NULL);
 
@@ -344,7 +356,8 @@ static void disk_full__is_said_once_and_then_counted(void **state)
 	assert_int_equal(failures, 1);
 	assert_int_equal(log_writer_bytes(f->w) + log_writer_dropped(f->w), all);
 	assert_true(log_writer_bytes(f->w) > 0);
-	OK(log_reader_open(dir, &f->r, e));
+	OK(log_reader_open_at(dir, &f->r, e));
+	look(f);
 	assert_int_equal(log_reader_size(f->r, LOG_VIEW_STDOUT), log_writer_bytes(f->w));
 	read_everything(f);
 	f->w = log_writer_close(f->w);
@@ -363,8 +376,8 @@ int main(void)
 		LOG_TEST(torn__index_of_any_length_can_be_read),
 		LOG_TEST(torn__records_without_bytes_or_of_zeros_are_left_out),
 		LOG_TEST(torn__a_foreign_file_is_refused),
-		LOG_TEST(repair__ends_what_a_dead_runner_left),
-		LOG_TEST(repair__makes_a_log_where_there_is_none),
+		LOG_TEST(row__adds_frames_and_changes_none),
+		LOG_TEST(row__alone_is_a_log),
 		LOG_TEST(disk_full__is_said_once_and_then_counted),
 	};
 
