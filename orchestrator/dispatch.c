@@ -34,24 +34,24 @@ void dispatch_wake(struct orch *o)
 
 /* ---- ends that somebody else must write ------------------------------------------------ */
 
-/* Has the runner passed the point after which the command may have executed? It begins the log
- * right before. */
-static bool may_have_executed(struct orch *o, const struct store_run *r)
+/* Has the runner passed the point after which the command may have executed? It leaves its mark
+ * right before. *ret_started_us: when, as far as that is known. */
+static bool may_have_executed(struct orch *o, const struct store_run *r, int64_t *ret_started_us)
 {
-	struct log_reader *log = NULL;
-	bool begun;
+	struct store_mark m;
 
 	if (r->phase == STORE_RUNNING)
 		return true;
-	/* The claim was made durable, the log was not: after a power cut its absence tells
+	/* The claim was made durable, the mark was not: after a power cut its absence tells
 	 * nothing. */
 	if (r->claim_boot && strcmp(r->claim_boot, sbx_boot_id()) != 0)
 		return true;
-	if (log_reader_open(o->store, r->id, &log, NULL) < 0)
+	if (!r->claim_owner || store_mark_read(o->store, r->claim_owner, &m, NULL) < 0)
 		return true; /* not knowing, the safe answer is yes: never execute twice */
-	begun = log_reader_frames(log) > 0;
-	log_reader_close(log);
-	return begun;
+	if (m.generation != r->generation || strcmp(m.run_id, r->id) != 0)
+		return false;
+	*ret_started_us = m.started_us;
+	return true;
 }
 
 /* It waits anew, with a whole time to live: the delay was not the client's. */
@@ -71,7 +71,7 @@ static int requeue(struct orch *o, struct store_tx *tx, const struct store_run *
 }
 
 static int end_lost(struct store_tx *tx, const struct store_run *r, const char *reason,
-		    int64_t log_bytes, bool *done, struct sbx_error *e)
+		    int64_t started_us, int64_t log_bytes, bool *done, struct sbx_error *e)
 {
 	enum store_phase to = strcmp(reason, "canceled_by_user") == 0 ? STORE_KILLED : STORE_FAILED;
 	struct store_transition t = {
@@ -81,6 +81,7 @@ static int end_lost(struct store_tx *tx, const struct store_run *r, const char *
 		.to = to,
 		.reason = reason,
 		.message = reason,
+		.started_us = started_us,
 		.finished_us = sbx_now_us(),
 		.log_bytes = log_bytes,
 	};
@@ -117,8 +118,9 @@ static void drop_artifacts(struct orch *o, const char *id)
 static int take_over(struct orch *o, const struct store_run *r, bool gone, const char *reason,
 		     struct sbx_error *e)
 {
-	bool again = gone && r->cancel == STORE_CANCEL_NONE && r->generation < MAX_CLAIMS &&
-		     !may_have_executed(o, r);
+	int64_t started_us = 0;
+	bool begun = may_have_executed(o, r, &started_us);
+	bool again = gone && r->cancel == STORE_CANCEL_NONE && r->generation < MAX_CLAIMS && !begun;
 	int64_t bytes = again ? 0 : log_bytes(o, r->id);
 	store_autotx struct store_tx *tx = NULL;
 	bool done = false;
@@ -131,7 +133,8 @@ static int take_over(struct orch *o, const struct store_run *r, bool gone, const
 		drop_artifacts(o, r->id);
 	rc = store_begin(o->store, &tx, e);
 	if (rc == 0)
-		rc = again ? requeue(o, tx, r, &done, e) : end_lost(tx, r, reason, bytes, &done, e);
+		rc = again ? requeue(o, tx, r, &done, e)
+			   : end_lost(tx, r, reason, started_us, bytes, &done, e);
 	crash_point("door_reap_marked");
 	if (rc == 0)
 		rc = store_commit(sbx_steal(&tx), true, e);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Housekeeping: artifacts and keys beyond their time, directories of runs that no row knows, old
- * changes and audit rows. Every step is bounded, so that a round never holds the dispatcher long;
- * one door at a time does it (a lock file), since the work is the state's and not the door's.
+ * Housekeeping: artifacts and keys beyond their time, directories of runs that no row knows, files
+ * of dead runners, old changes and audit rows. Every step is bounded, so that a round never holds
+ * the dispatcher long; one door at a time does it (a lock file), since the work is the state's and
+ * not the door's.
  */
 #include "orchestrator/orch_i.h"
 
@@ -117,6 +118,54 @@ static bool drop_orphan(void *ctx, const char *id)
 	return !atomic_load(&o->stop);
 }
 
+/* ---- runners that are gone ---- */
+
+/* The mark of a dead runner is needed until the run that it had claimed is taken over. */
+struct claims {
+	struct orch *o;
+	const char *owner;
+	int64_t row; /* looked at last */
+	bool found;
+};
+
+static bool is_claim(void *ctx, const struct store_run *r)
+{
+	struct claims *c = ctx;
+
+	c->row = r->row;
+	c->found = r->claim_owner && strcmp(r->claim_owner, c->owner) == 0;
+	return !c->found;
+}
+
+/* Looks at every run of the phase; a failure is as good as a claim. */
+static bool has_claim(struct claims *c, enum store_phase phase)
+{
+	struct store_run_filter f = { .phase = phase, .limit = 1000 };
+
+	do {
+		f.before_row = c->row;
+		c->row = 0;
+		if (store_run_list(c->o->store, &f, is_claim, c, NULL) < 0)
+			return true;
+	} while (!c->found && c->row);
+	return c->found;
+}
+
+static bool drop_runner(void *ctx, const char *owner)
+{
+	struct claims c = { .o = ctx, .owner = owner };
+
+	if (!orch_owner_alive(owner) && !has_claim(&c, STORE_STARTING) &&
+	    !has_claim(&c, STORE_RUNNING))
+		store_runner_remove(c.o->store, owner);
+	return true;
+}
+
+void janitor_runners(struct orch *o)
+{
+	(void)store_runners(o->store, drop_runner, o, NULL);
+}
+
 /* One round. Returns microseconds until the next. */
 static int64_t housekeep(struct orch *o, bool first)
 {
@@ -135,6 +184,7 @@ static int64_t housekeep(struct orch *o, bool first)
 		rc = expire_artifacts(o, &more, &e);
 	if (rc == 0)
 		rc = prune(o, look, &more, &e);
+	janitor_runners(o);
 	if (first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);
 	if (rc == 0)

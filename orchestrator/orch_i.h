@@ -129,6 +129,8 @@ void bound_sweep(struct orch *o);
 /* Housekeeping until o->stop, in rounds, by the door that holds the lock. */
 void *janitor_thread(void *orch);
 void janitor_wake(struct orch *o);
+/* Removes the files of runners that are gone and hold no run. */
+void janitor_runners(struct orch *o);
 
 /* ---- metrics.c ---- */
 

@@ -49,8 +49,9 @@ char *orch_owner_new(void)
 	uint32_t random;
 
 	(void)gethostname(host, sizeof(host) - 1);
+	/* '/' separates the parts, and ',' stands for it in the name of a file. */
 	for (char *p = host; *p; p++)
-		if (*p == '/')
+		if (*p == '/' || *p == ',')
 			*p = '_';
 	sbx_random(&random, sizeof(random));
 	if (asprintf(&text, "%s/%s/%d/%llu/%08x", host, sbx_boot_id(), (int)getpid(),

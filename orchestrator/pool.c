@@ -296,6 +296,7 @@ static bool bury(struct pool *p)
 			dispatch_lost(p->o, r->run_id, r->generation);
 		runner_free(r);
 	}
+	janitor_runners(p->o);
 	return true;
 }
 

@@ -106,11 +106,13 @@ static int open_dirs(struct store *s, const char *dir, struct sbx_error *e)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
 				      "cannot open the state directory '%s'", dir);
 	if (!s->existing && ((mkdirat(s->dir_fd, "notify", 0700) < 0 && errno != EEXIST) ||
+			     (mkdirat(s->dir_fd, "runners", 0700) < 0 && errno != EEXIST) ||
 			     (mkdirat(s->dir_fd, "runs", 0700) < 0 && errno != EEXIST)))
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
 				      "cannot make a folder in the state directory '%s'", dir);
 	s->runs_fd = openat(s->dir_fd, "runs", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (s->runs_fd < 0)
+	s->runners_fd = openat(s->dir_fd, "runners", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->runs_fd < 0 || s->runners_fd < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
 				      "cannot open the folder 'runs' of the state directory '%s'",
 				      dir);
@@ -191,7 +193,7 @@ int store_open(const char *dir, const struct store_options *opts, struct store *
 	if (!s)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory to open the store");
 	s->sql = &store_sqlite;
-	s->dir_fd = s->runs_fd = s->feed_fd = s->wal_fd = -1;
+	s->dir_fd = s->runs_fd = s->runners_fd = s->feed_fd = s->wal_fd = -1;
 	s->existing = opts && opts->existing;
 	s->max_readers = opts && opts->readers > 0 ? opts->readers : READERS_DEFAULT;
 	init_locks(s);
@@ -226,6 +228,7 @@ struct store *store_close(struct store *s)
 	store_conn_close(s->writer);
 	sbx_closep(&s->feed_fd);
 	sbx_closep(&s->runs_fd);
+	sbx_closep(&s->runners_fd);
 	sbx_closep(&s->dir_fd);
 	fini_locks(s);
 	free(s->database);

@@ -46,15 +46,6 @@ int store_run_dir_remove(struct store *s, const char *id, struct sbx_error *e)
 	return 0;
 }
 
-int store_run_ring(struct store *s, const char *id)
-{
-	if (!sbx_id_valid(id))
-		return -SBX_E_RUN_NOT_FOUND;
-	if (utimensat(s->runs_fd, id, NULL, AT_SYMLINK_NOFOLLOW) < 0)
-		return errno == ENOENT ? -SBX_E_RUN_NOT_FOUND : -SBX_E_STORE_UNAVAILABLE;
-	return 0;
-}
-
 static void close_dir(DIR **d)
 {
 	if (*d)

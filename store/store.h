@@ -434,11 +434,36 @@ void store_feed_drain(int fd);
  * (RUN_NOT_FOUND when it does not exist). */
 int store_run_dir(struct store *s, const char *id, bool create, struct sbx_error *e);
 int store_run_dir_remove(struct store *s, const char *id, struct sbx_error *e);
-/* The doorbell: tells the runner of this run to look at its row, ctl and stdin files. It is a
- * change of the directory's times, which an inotify watch (IN_ATTRIB) on it reports. */
-int store_run_ring(struct store *s, const char *id);
 /* Walks the ids of all run directories, for the janitor. */
 int store_run_dirs(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
 		   struct sbx_error *e);
+
+/* ---- files of a runner ------------------------------------------------------------------ */
+
+/* Makes the two files of a runner, named after the owner of its claims. The bell becomes readable
+ * when somebody rings; it is drained by reading. Descriptors are the caller's. */
+int store_runner_open(struct store *s, const char *owner, int *ret_bell, int *ret_mark,
+		      struct sbx_error *e);
+void store_runner_remove(struct store *s, const char *owner);
+/* Calls each() with every owner that has files; false ends the walk. */
+int store_runners(struct store *s, bool (*each)(void *ctx, const char *owner), void *ctx,
+		  struct sbx_error *e);
+
+/* The last run that a runner began to execute, written right before: whoever takes a run over from
+ * a runner that died reads there whether the command may have run. The files of a dead runner are
+ * removed when no run is claimed by it; what was claimed for it later it never began, so without a
+ * file there is no mark. */
+struct store_mark {
+	char run_id[37]; /* "": none yet */
+	int64_t generation, started_us;
+};
+int store_mark_write(int mark, const struct store_mark *m, struct sbx_error *e);
+int store_mark_read(struct store *s, const char *owner, struct store_mark *ret,
+		    struct sbx_error *e);
+
+/* The doorbell: tells a runner to look at the row, ctl and stdin of its run; or the runner that has
+ * claimed this run. RUN_NOT_FOUND: nobody is there to hear it. */
+int store_runner_ring(struct store *s, const char *owner);
+int store_run_ring(struct store *s, const char *id);
 
 #endif

@@ -54,7 +54,7 @@ struct store {
 	const struct sql_driver *sql;
 	char *dir;	/* absolute */
 	char *database; /* <dir>/state.db */
-	int dir_fd, runs_fd, feed_fd, wal_fd;
+	int dir_fd, runs_fd, runners_fd, feed_fd, wal_fd;
 	bool existing;
 
 	/* A lock that can be waited for until a time of the monotonic clock. */

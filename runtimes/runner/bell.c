@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/inotify.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -95,12 +94,20 @@ static void read_cancel(struct job *j)
 	}
 }
 
-void job_bell(struct job *j)
+bool job_rang(const struct job *j)
 {
-	char buf[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
+	char buf[4096];
+	bool rang = false;
 
 	while (read(j->r->bell, buf, sizeof(buf)) > 0)
-		;
+		rang = true;
+	return rang;
+}
+
+void job_bell(struct job *j)
+{
+	if (!job_rang(j))
+		return;
 	job_ctl(j);
 	read_cancel(j);
 }

@@ -2,7 +2,7 @@
 /*
  * One run, from its claim to its recorded end. The order of the steps is the promise:
  *
- * - the log is opened: from here on the command may have executed, so nobody executes it again
+ * - the mark: from here on the command may have executed, so nobody executes it again
  * - driver->start: it executes
  * - phase running
  * - exit, pipes drained: everything that was printed is in the log
@@ -19,7 +19,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/inotify.h>
 #include <sys/statvfs.h>
 #include <sys/timerfd.h>
 
@@ -46,8 +45,6 @@ static void job_clear(struct job *j)
 	sbx_closep(&j->fds.in);
 	sbx_closep(&j->fds.exit);
 	sbx_closep(&j->fds.workspace);
-	if (j->watch >= 0)
-		(void)inotify_rm_watch(j->r->bell, j->watch);
 	sbx_closep(&j->dir);
 }
 
@@ -210,14 +207,9 @@ static int load(struct job *j, const char *id, struct sbx_error *e)
 	j->dir = store_run_dir(j->r->store, id, true, e);
 	if (j->dir < 0)
 		return j->dir;
-	/* The watch first, then the row: a cancel in between is seen one way or the other. */
-	char path[64];
-
-	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", j->dir);
-	j->watch = inotify_add_watch(j->r->bell, path, IN_ATTRIB | IN_ONLYDIR);
-	if (j->watch < 0)
-		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
-				      "cannot watch the run's directory");
+	/* The bell first, then the row: a cancel in between rings again. What rang before was for
+	 * the run before, or is in the row. */
+	(void)job_rang(j);
 	rc = store_run_get(j->r->store, id, &j->run, e);
 	if (rc == 0 && (j->run.generation != j->generation || store_phase_terminal(j->run.phase)))
 		rc = sbx_fail(e, SBX_E_CLAIM_LOST, "run %s was taken over", id);
@@ -244,6 +236,16 @@ static int take_sandbox(struct job *j, struct sbx_error *e)
 	}
 	j->r->driver = d;
 	return j->r->sandbox ? 0 : d->create(&j->r->host, &j->r->sandbox, e);
+}
+
+/* From here on nobody executes the run again. */
+static int leave_mark(struct job *j, struct sbx_error *e)
+{
+	struct store_mark m = { .generation = j->generation };
+
+	j->started_wall_us = m.started_us = sbx_now_us();
+	memcpy(m.run_id, j->run.id, strnlen(j->run.id, sizeof(m.run_id) - 1));
+	return store_mark_write(j->r->mark, &m, e);
 }
 
 /* A command that is over within a millisecond goes from starting to its end in one step: nobody
@@ -301,11 +303,12 @@ static int begin(struct job *j, struct sbx_error *e)
 	}
 	if (j->end.cancelled || j->lost_claim)
 		return 0;
-	crash_point("before_start_frame");
-	j->started_wall_us = sbx_now_us();
-	rc = log_writer_open(j->r->store, j->run.id, j->r->settings->max_log_bytes,
-			     j->started_wall_us, &j->log, e);
-	crash_point("after_start_frame");
+	crash_point("before_mark");
+	rc = leave_mark(j, e);
+	crash_point("after_mark");
+	if (rc == 0)
+		rc = log_writer_open(j->r->store, j->run.id, j->r->settings->max_log_bytes,
+				     j->started_wall_us, &j->log, e);
 	if (rc == 0)
 		rc = j->r->driver->start(j->r->sandbox, &j->fds, e);
 	if (rc < 0)
@@ -380,7 +383,8 @@ static void record(struct job *j, const struct orch_outcome *out)
 		return;
 	}
 	if (rc < 0) {
-		/* The lease will end it, as runner_lost: the store could not be written. */
+		/* The door ends it, as runner_lost, when this process is gone. */
+		j->unrecorded = true;
 		sbx_log(SBX_LOG_ERROR, "end not recorded run=%s error=\"%s\"", j->run.id,
 			e.message);
 		return;
@@ -443,7 +447,6 @@ bool job_run(struct runner *r, const char *id, int64_t generation)
 	struct job j = { .r = r,
 			 .generation = generation,
 			 .dir = -1,
-			 .watch = -1,
 			 .fds = { -1, -1, -1, -1, -1 },
 			 .feeder = { .fd = -1, .spool = -1 },
 			 .claimed_us = sbx_boot_us(),
@@ -475,5 +478,5 @@ bool job_run(struct runner *r, const char *id, int64_t generation)
 	}
 	r->tick = NULL;
 	job_clear(&j);
-	return known;
+	return known && !j.unrecorded;
 }

@@ -12,7 +12,6 @@ struct job {
 	struct plan_store plan;	  /* owned */
 	int64_t generation;
 	int dir;		/* run directory, owned */
-	int watch;		/* inotify watch of dir */
 	struct log_writer *log; /* owned */
 	struct rt_fds fds;	/* owned; in is moved to the feeder */
 	struct feeder feeder;
@@ -25,13 +24,16 @@ struct job {
 	int64_t ctl_off;     /* bytes of the ctl file already obeyed */
 	bool executing, reaped, lost_claim, wants_out;
 	bool log_broken; /* the log cannot be written any more; output is dropped */
+	bool unrecorded; /* its end could not be written */
 };
 
 /* KILL to every process of the sandbox. */
 void job_kill(struct job *j);
 /* TERM now, KILL after the grace; or KILL now. */
 void job_stop(struct job *j, bool at_once);
-/* Somebody rang: what is in the row and in the ctl file now. */
+/* Has somebody rung since the last time? */
+bool job_rang(const struct job *j);
+/* Then: what is in the row and in the ctl file now. */
 void job_bell(struct job *j);
 /* Obeys what is new in the ctl file. */
 void job_ctl(struct job *j);

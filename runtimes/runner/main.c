@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -172,7 +171,8 @@ static bool wait_for_run(struct runner *r, char id[37], int64_t *generation)
 	return true;
 }
 
-static void serve(struct runner *r)
+/* True: no run is left in our hands. */
+static bool serve(struct runner *r)
 {
 	char id[37];
 	int64_t generation;
@@ -181,9 +181,9 @@ static void serve(struct runner *r)
 		warm_up(r);
 		crash_point("idle");
 		if (!say_ready(r) || !wait_for_run(r, id, &generation))
-			return;
+			return true;
 		if (!job_run(r, id, generation))
-			return;
+			return false;
 		if (r->sandbox)
 			r->driver->destroy(r->sandbox);
 		r->sandbox = NULL;
@@ -203,18 +203,35 @@ static int open_all(struct runner *r, const struct args *a, struct sbx_error *e)
 	r->owner = orch_owner_new();
 	r->epoll = epoll_create1(EPOLL_CLOEXEC);
 	r->timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-	r->bell = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-	if (!r->owner || r->epoll < 0 || r->timer < 0 || r->bell < 0)
+	if (!r->owner || r->epoll < 0 || r->timer < 0)
 		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot set up the runner");
-	return store_open(a->state, &so, &r->store, e);
+	rc = store_open(a->state, &so, &r->store, e);
+	return rc < 0 ? rc : store_runner_open(r->store, r->owner, &r->bell, &r->mark, e);
+}
+
+/* A run whose end could not be written is taken over by somebody else, who reads our mark. */
+static void leave(struct runner *r, bool orderly)
+{
+	if (r->sandbox)
+		r->driver->destroy(r->sandbox);
+	if (orderly)
+		store_runner_remove(r->store, r->owner);
+	store_close(r->store);
+	orch_settings_free(r->settings);
+	free(r->owner);
+	sbx_closep(&r->epoll);
+	sbx_closep(&r->timer);
+	sbx_closep(&r->bell);
+	sbx_closep(&r->mark);
 }
 
 int main(int argc, char **argv)
 {
-	struct runner r = { .door = DOOR_FD, .epoll = -1, .timer = -1, .bell = -1 };
+	struct runner r = { .door = DOOR_FD, .epoll = -1, .timer = -1, .bell = -1, .mark = -1 };
 	struct rlimit files;
 	struct args a = { 0 };
 	sbx_autoerror e = SBX_ERROR_INIT;
+	bool orderly = false;
 	int rc = parse_args(argc, argv, &a);
 
 	if (rc != EX_OK)
@@ -238,16 +255,9 @@ int main(int argc, char **argv)
 	} else {
 		(void)fcntl(DOOR_FD, F_SETFD, FD_CLOEXEC);
 		sweep(&r);
-		serve(&r);
+		orderly = serve(&r);
 	}
-	if (r.sandbox)
-		r.driver->destroy(r.sandbox);
-	store_close(r.store);
-	orch_settings_free(r.settings);
-	free(r.owner);
+	leave(&r, orderly);
 	free(a.overrides);
-	sbx_closep(&r.epoll);
-	sbx_closep(&r.timer);
-	sbx_closep(&r.bell);
 	return rc;
 }

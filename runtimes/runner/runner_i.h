@@ -22,7 +22,8 @@ struct runner {
 	int door;			/* socket to the door, -1 once it is gone */
 	int epoll;			/* owned */
 	int timer;			/* owned timerfd, CLOCK_BOOTTIME */
-	int bell;			/* owned inotify: doorbells of run directories */
+	int bell;			/* owned FIFO: somebody has something for our run */
+	int mark;			/* owned: which run we began to execute last */
 	const struct rt_driver *driver; /* of the warm sandbox */
 	void (*tick)(void *ctx); /* during long steps: keeps the claim up; NULL between runs */
 	void *tick_ctx;
@@ -101,8 +102,8 @@ void outcome_make(const struct ms_run_spec *spec, const struct rt_plan *plan,
 /* ---- job.c: one run from claim to end ---- */
 
 /* Runs it. The sandbox that was warm is used up. Returns after the end is recorded, or when the
- * claim was lost. False: the run could not even be read, so its end is for somebody else to write,
- * who is told by the end of this process. */
+ * claim was lost. False: the run could not be read, or its end not be written, which is for
+ * somebody else to do, who is told by the end of this process. */
 bool job_run(struct runner *r, const char *id, int64_t generation);
 
 #endif

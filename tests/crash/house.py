@@ -24,7 +24,7 @@ import sbx  # noqa: E402
 RUNNER = os.path.join(os.path.abspath(sbx.BUILD), "runtimes", "runner", "sandbox-runner")
 PHASES = (None, "queued", "starting", "running", "completed", "failed", "killed", "timed_out")
 # What may be in a state directory when all is quiet; anything else is somebody's forgotten temporary.
-KNOWN = re.compile(r"state\.db(-wal|-shm)?|janitor\.lock|bound|notify(/feed)?|sandboxfs\.log|images"
+KNOWN = re.compile(r"state\.db(-wal|-shm)?|janitor\.lock|bound|notify(/feed)?|runners(/[^/,]+,[^/]+\.(bell|mark))?|sandboxfs\.log|images"
                    r"|runs(/[0-9a-f-]{36}(/(log|log\.idx|stdin|ctl|artifacts(/.*)?))?)?")
 DIED = (5, 103, 104, 107)  # EIO, ECONNABORTED, ECONNRESET, ENOTCONN: the server is gone
 

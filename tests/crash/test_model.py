@@ -16,7 +16,7 @@ from house import sbx  # noqa: E402
 SCRIPTS = ("true", "echo a; echo b >&2", "exit 3", "sleep 0.2; echo slept", "for i in $(seq 1 50); do echo $i; done",
            "head -c 100000 /dev/zero", "sleep 30", "setsid sleep 30 & echo left", "kill -9 $$",
            "trap 'echo term; exit 9' TERM; while :; do sleep 0.05; done")
-POINTS = ("idle", "claimed", "before_start_frame", "after_start_frame", "executing", "before_artifacts", "before_end",
+POINTS = ("idle", "claimed", "before_mark", "after_mark", "executing", "before_artifacts", "before_end",
           "after_end", "after_settle")
 ENDS = {
     "completed": {"completed", "limits_applied"},

@@ -11,13 +11,13 @@ import house  # noqa: E402
 from house import sbx  # noqa: E402
 
 SCRIPT = "echo one; echo two >&2; exit 0"
-# What becomes of the run. Before the start frame it is as if nothing had been; after the row says how it
+# What becomes of the run. Before the mark it is as if nothing had been; after the row says how it
 # ended, that is how it ended; in between nobody can know, and so it is not done again.
 AGAIN, LOST, DONE = "AGAIN", "LOST", "DONE"
 ENDS = {AGAIN: ("completed", "completed"), LOST: ("failed", "runner_lost"), DONE: ("completed", "completed")}
 POINTS = {
-    "idle": (AGAIN, 1), "claimed": (AGAIN, 1), "before_start_frame": (AGAIN, 1),
-    "after_start_frame": (LOST, 0), "executing": (LOST, None), "before_artifacts": (LOST, 1),
+    "idle": (AGAIN, 1), "claimed": (AGAIN, 1), "before_mark": (AGAIN, 1),
+    "after_mark": (LOST, 0), "executing": (LOST, None), "before_artifacts": (LOST, 1),
     "before_end": (LOST, 1), "after_end": (DONE, 1), "after_settle": (DONE, 1),
 }
 
@@ -134,7 +134,7 @@ class Cancelled(unittest.TestCase):
     def test_some_of_many(self):
         """Thirty runs, and every third of the first dozen runners dies somewhere."""
         with house.House(max_concurrent_runs=4, queue_max_length=100) as h:
-            for point in ("claimed", "after_start_frame", "executing", "before_end", "after_end", "idle"):
+            for point in ("claimed", "after_mark", "executing", "before_end", "after_end", "idle"):
                 h.arm(point)
             door = h.door()
             runs = [h.submit(door, "echo x") for _ in range(30)]

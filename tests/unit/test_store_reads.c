@@ -563,23 +563,6 @@ static void run_dir__takes_no_path_for_an_id(void **state)
 	assert_true(store_run_dir(f->s, id, true, NULL) < 0);
 }
 
-static void run_ring__wakes_who_watches_the_directory(void **state)
-{
-	struct fixture *f = *state;
-	sbx_autoclose int in = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-	sbx_autoclose int dir = -1;
-	char id[37], path[64];
-
-	submit(f->s, "alice", id);
-	dir = store_run_dir(f->s, id, true, NULL);
-	assert_true(dir >= 0 && in >= 0);
-	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", dir);
-	assert_true(inotify_add_watch(in, path, IN_ATTRIB) >= 0);
-	assert_false(rings(in, 0));
-	assert_int_equal(store_run_ring(f->s, id), 0);
-	assert_true(rings(in, 5000));
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -596,7 +579,6 @@ int main(void)
 		STORE_TEST(audit__is_kept_and_pruned_in_portions),
 		STORE_TEST(run_dir__life),
 		STORE_TEST(run_dir__takes_no_path_for_an_id),
-		STORE_TEST(run_ring__wakes_who_watches_the_directory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
