@@ -64,9 +64,6 @@ struct log_facts {
 	char runtime[LOG_TEXT], reason[LOG_TEXT];
 };
 
-/* RUN_NOT_FOUND. */
-int log_facts_get(struct store *s, const char *run_id, struct log_facts *ret, struct sbx_error *e);
-
 /* The two halves of what store/log.h offers, for tests without a store: files in a directory, and
  * facts that somebody gives. */
 int log_writer_open_at(int run_dirfd, int64_t cap_bytes, int64_t started_us,
