@@ -50,8 +50,9 @@ enum { LOG_FRAME_MAX = 64 << 10 };
 /* ---- writing (the runner) ---- */
 
 struct log_writer;
-/* started_us: the time of the `start` frame, which must become started_us of the row. Makes log.idx
- * (O_EXCL is not used: a claim after a requeue continues nothing, it truncates). */
+/* started_us: the time of the `start` frame, which must become started_us of the row. Nothing is
+ * made before there is a frame to write; then the run's directory and log.idx, and `log` with the
+ * first byte. */
 int log_writer_open(struct store *s, const char *run_id, int64_t cap_bytes, int64_t started_us,
 		    struct log_writer **ret, struct sbx_error *e);
 /* Takes bytes of one stream. Bytes that may be the first part of a character are kept back until

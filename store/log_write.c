@@ -31,8 +31,12 @@ struct kept {
 };
 
 struct log_writer {
-	int log_fd; /* -1 until there is a byte to store: many a run prints nothing */
-	int idx_fd, dir_fd;
+	struct store *store; /* borrowed; NULL: dir_fd was given */
+	char id[37];
+	/* -1 until there is a frame (log_fd: a byte) to store: many a run prints nothing, and files
+	 * are the dear part of a run that does little. */
+	int dir_fd, idx_fd, log_fd;
+	int64_t started_us;
 	uint64_t cap, frames_max;
 	struct log_record last; /* the totals so far, and the seq */
 	uint64_t dropped;
@@ -54,13 +58,19 @@ struct log_writer *log_writer_close(struct log_writer *w)
 }
 SBX_DEFINE_AUTO(struct log_writer, log_writer_close)
 
-static struct log_writer *writer_new(uint64_t cap)
+static int writer_new(int64_t cap_bytes, int64_t started_us, struct log_writer **ret,
+		      struct sbx_error *e)
 {
-	struct log_writer *w = calloc(1, sizeof(*w));
+	uint64_t cap = (uint64_t)cap_bytes;
+	struct log_writer *w;
 
+	if (cap_bytes < 0)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the cap of a log is negative");
+	w = calloc(1, sizeof(*w));
 	if (!w)
-		return NULL;
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a log");
 	w->log_fd = w->idx_fd = w->dir_fd = -1;
+	w->started_us = started_us;
 	w->cap = cap;
 	w->last.seq = 1; /* `start` */
 	w->frames_max = FRAMES_MIN + cap / BYTES_PER_FRAME;
@@ -69,17 +79,35 @@ static struct log_writer *writer_new(uint64_t cap)
 
 		w->extra[c] = (uint8_t)(sbx_json_str_len(&byte, 1) - 3);
 	}
-	return w;
+	*ret = w;
+	return 0;
 }
 
-static int open_part(int run_dirfd, const char *name, int flags, struct sbx_error *e)
+int log_writer_open(struct store *s, const char *run_id, int64_t cap_bytes, int64_t started_us,
+		    struct log_writer **ret, struct sbx_error *e)
 {
-	int fd = sbx_open_beneath(run_dirfd, name, O_RDWR | O_CREAT | flags, 0600);
+	int r = writer_new(cap_bytes, started_us, ret, e);
 
-	if (fd < 0)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -fd, "cannot open '%s' of a run",
-				      name);
-	return fd;
+	if (r < 0)
+		return r;
+	(*ret)->store = s;
+	memcpy((*ret)->id, run_id, strnlen(run_id, sizeof((*ret)->id) - 1));
+	return 0;
+}
+
+int log_writer_open_at(int run_dirfd, int64_t cap_bytes, int64_t started_us,
+		       struct log_writer **ret, struct sbx_error *e)
+{
+	SBX_AUTO(log_writer_closep) struct log_writer *w = NULL;
+	int r = writer_new(cap_bytes, started_us, &w, e);
+
+	if (r < 0)
+		return r;
+	w->dir_fd = fcntl(run_dirfd, F_DUPFD_CLOEXEC, 3);
+	if (w->dir_fd < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot keep a run open");
+	*ret = sbx_steal(&w);
+	return 0;
 }
 
 static int failed(struct log_writer *w, int err, struct sbx_error *e)
@@ -88,46 +116,42 @@ static int failed(struct log_writer *w, int err, struct sbx_error *e)
 	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, err, "cannot write the log of a run");
 }
 
-/* The index first: a reader that sees it empty shows nothing of what is being replaced. */
-int log_writer_open_at(int run_dirfd, int64_t cap_bytes, int64_t started_us,
-		       struct log_writer **ret, struct sbx_error *e)
+static int open_part(struct log_writer *w, const char *name, int *fd, struct sbx_error *e)
+{
+	if (*fd >= 0)
+		return 0;
+	/* Never executed twice, a run has no log that was begun before; but should there be
+	 * one, this continues nothing. */
+	*fd = sbx_open_beneath(w->dir_fd, name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (*fd >= 0)
+		return 0;
+	return failed(w, -sbx_steal_fd(fd), e);
+}
+
+/* The index first: a reader that sees it empty shows nothing of `log`. */
+static int open_files(struct log_writer *w, bool bytes, struct sbx_error *e)
 {
 	struct log_header h = { .magic = LOG_MAGIC,
 				.version = LOG_VERSION,
 				.record_size = sizeof(struct log_record),
-				.cap_bytes = cap_bytes,
-				.started_us = started_us };
-	SBX_AUTO(log_writer_closep) struct log_writer *w = NULL;
-	int r;
+				.cap_bytes = (int64_t)w->cap,
+				.started_us = w->started_us };
+	bool begun = w->idx_fd >= 0;
+	int r = 0;
 
-	if (cap_bytes < 0)
-		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the cap of a log is negative");
-	w = writer_new((uint64_t)cap_bytes);
-	if (!w)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a log");
-	w->idx_fd = open_part(run_dirfd, "log.idx", O_TRUNC, e);
-	if (w->idx_fd < 0)
-		return w->idx_fd;
-	w->log_fd = sbx_open_beneath(run_dirfd, "log", O_RDWR | O_TRUNC, 0);
-	if (w->log_fd < 0 && w->log_fd != -ENOENT)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -w->log_fd,
-				      "cannot empty 'log' of a run");
-	w->dir_fd = fcntl(run_dirfd, F_DUPFD_CLOEXEC, 3);
-	if (w->dir_fd < 0)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot keep a run open");
-	r = sbx_pwrite_all(w->idx_fd, &h, sizeof(h), 0);
-	if (r < 0)
-		return failed(w, -r, e);
-	*ret = sbx_steal(&w);
-	return 0;
-}
-
-int log_writer_open(struct store *s, const char *run_id, int64_t cap_bytes, int64_t started_us,
-		    struct log_writer **ret, struct sbx_error *e)
-{
-	sbx_autoclose int dir = store_run_dir(s, run_id, true, e);
-
-	return dir < 0 ? dir : log_writer_open_at(dir, cap_bytes, started_us, ret, e);
+	if (w->dir_fd < 0) {
+		w->dir_fd = store_run_dir(w->store, w->id, true, e);
+		w->broken = w->dir_fd < 0;
+		r = w->broken ? sbx_steal_fd(&w->dir_fd) : 0;
+	}
+	if (r == 0)
+		r = open_part(w, "log.idx", &w->idx_fd, e);
+	if (r == 0 && !begun) {
+		r = sbx_pwrite_all(w->idx_fd, &h, sizeof(h), 0);
+		if (r < 0)
+			return failed(w, -r, e);
+	}
+	return r == 0 && bytes ? open_part(w, "log", &w->log_fd, e) : r;
 }
 
 /* Completes rec (type, flags, len, text and totals of the streams are set) and writes it. */
@@ -155,9 +179,11 @@ static int put_truncated(struct log_writer *w, const char *reason, struct sbx_er
 	struct log_record rec = { .type = LOG_TRUNCATED,
 				  .out_total = w->last.out_total,
 				  .err_total = w->last.err_total };
+	int r;
 
 	memcpy(rec.text, reason, strnlen(reason, LOG_TEXT - 1));
-	return put_record(w, &rec, 0, e);
+	r = w->broken ? 0 : open_files(w, false, e);
+	return r < 0 || w->broken ? r : put_record(w, &rec, 0, e);
 }
 
 /* ---- one frame ---- */
@@ -223,11 +249,10 @@ static int put_frame(struct log_writer *w, enum log_type stream, const struct ke
 				  .len = (uint32_t)all,
 				  .out_total = w->last.out_total,
 				  .err_total = w->last.err_total };
-	int r = w->log_fd < 0 ? w->log_fd = open_part(w->dir_fd, "log", 0, e) : 0;
+	int r = open_files(w, true, e);
 
 	if (r < 0)
 		return r;
-	r = 0;
 	if (stream == LOG_STDOUT)
 		rec.out_total += all;
 	else
@@ -354,7 +379,8 @@ int log_writer_truncated(struct log_writer *w, const char *reason, struct sbx_er
 int log_writer_sync(struct log_writer *w, struct sbx_error *e)
 {
 	/* Bytes before the records that speak of them. */
-	if ((w->log_fd >= 0 && fdatasync(w->log_fd) < 0) || fdatasync(w->idx_fd) < 0)
+	if ((w->log_fd >= 0 && fdatasync(w->log_fd) < 0) ||
+	    (w->idx_fd >= 0 && fdatasync(w->idx_fd) < 0))
 		return failed(w, errno, e);
 	return 0;
 }

@@ -56,7 +56,8 @@ static bool obey(struct job *j, const char *line)
 
 void job_ctl(struct job *j)
 {
-	sbx_autoclose int fd = sbx_open_beneath(j->dir, "ctl", O_RDONLY, 0);
+	sbx_autoclose int dir = store_run_dir(j->r->store, j->run.id, false, NULL);
+	sbx_autoclose int fd = dir < 0 ? -1 : sbx_open_beneath(dir, "ctl", O_RDONLY, 0);
 	char buf[4096], *line, *end;
 	ssize_t n;
 

@@ -126,9 +126,9 @@ struct walk {
 	const struct ms_run_spec *spec;
 	struct collected *c;
 	int64_t until_us; /* boot clock: no file is looked at after that */
-	int out;	  /* <run_dir>/artifacts, -1 until the first file */
-	int run_dir;
-	int64_t left; /* bytes that may still be taken */
+	const char *run_id;
+	int run_dir, out; /* the run's directory and artifacts/ in it, -1 until the first file */
+	int64_t left;	  /* bytes that may still be taken */
 	char path[SBX_PATH_MAX + 1];
 	struct sbx_error *e;
 };
@@ -176,6 +176,10 @@ static int open_out(struct walk *w)
 {
 	if (w->out >= 0)
 		return 0;
+	if (w->run_dir < 0)
+		w->run_dir = store_run_dir(w->r->store, w->run_id, true, w->e);
+	if (w->run_dir < 0)
+		return w->run_dir;
 	if (mkdirat(w->run_dir, "artifacts", 0700) < 0 && errno != EEXIST)
 		return sbx_fail_errno(w->e, SBX_E_STORE_UNAVAILABLE, errno,
 				      "cannot make the artifacts folder");
@@ -314,8 +318,8 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 int collect_artifacts(const struct runner *r, const struct store_run *run,
-		      const struct ms_run_spec *spec, int workspace, int run_dir,
-		      struct collected *ret, struct sbx_error *e)
+		      const struct ms_run_spec *spec, int workspace, struct collected *ret,
+		      struct sbx_error *e)
 {
 	const struct orch_settings *st = r->settings;
 	struct walk w = { .until_us = sbx_boot_us() + COLLECT_SECONDS * SBX_SECOND_US,
@@ -323,7 +327,8 @@ int collect_artifacts(const struct runner *r, const struct store_run *run,
 			  .spec = spec,
 			  .c = ret,
 			  .out = -1,
-			  .run_dir = run_dir,
+			  .run_dir = -1,
+			  .run_id = run->id,
 			  .e = e };
 	int64_t used = 0;
 	int rc;
@@ -341,9 +346,10 @@ int collect_artifacts(const struct runner *r, const struct store_run *run,
 	rc = walk_dir(&w, workspace, 0, 0);
 	if (rc == 0 && w.out >= 0 &&
 	    ((ret->n > COLLECT_SYNC_EACH && syncfs(w.out) < 0) || fsync(w.out) < 0 ||
-	     fsync(run_dir) < 0))
+	     fsync(w.run_dir) < 0))
 		rc = sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
 				    "cannot store the artifacts");
 	sbx_closep(&w.out);
+	sbx_closep(&w.run_dir);
 	return rc;
 }

@@ -45,7 +45,6 @@ static void job_clear(struct job *j)
 	sbx_closep(&j->fds.in);
 	sbx_closep(&j->fds.exit);
 	sbx_closep(&j->fds.workspace);
-	sbx_closep(&j->dir);
 }
 
 /* ---- output
@@ -118,7 +117,7 @@ static int64_t pump_stdin(struct job *j)
 {
 	bool want = false, idle = false;
 	int fd = j->feeder.fd;
-	int64_t at = feeder_pump(&j->feeder, j->dir, &want, &idle);
+	int64_t at = feeder_pump(&j->feeder, j->r->store, j->run.id, &want, &idle);
 
 	if (idle && !j->log_broken)
 		(void)log_writer_truncated(j->log, "stdin_idle", NULL);
@@ -204,9 +203,6 @@ static int load(struct job *j, const char *id, struct sbx_error *e)
 	sbx_autofree char *text = NULL;
 	int rc;
 
-	j->dir = store_run_dir(j->r->store, id, true, e);
-	if (j->dir < 0)
-		return j->dir;
 	/* The bell first, then the row: a cancel in between rings again. What rang before was for
 	 * the run before, or is in the row. */
 	(void)job_rang(j);
@@ -411,7 +407,7 @@ static void finish(struct job *j)
 	close_streams(j);
 	crash_point("before_artifacts");
 	if (j->executing && !j->end.cancelled &&
-	    collect_artifacts(j->r, &j->run, j->spec, j->fds.workspace, j->dir, &arts, &e) < 0) {
+	    collect_artifacts(j->r, &j->run, j->spec, j->fds.workspace, &arts, &e) < 0) {
 		sbx_log(SBX_LOG_ERROR, "artifacts incomplete run=%s error=\"%s\"", j->run.id,
 			e.message);
 		arts.skip_read_error++;
@@ -446,7 +442,6 @@ bool job_run(struct runner *r, const char *id, int64_t generation)
 {
 	struct job j = { .r = r,
 			 .generation = generation,
-			 .dir = -1,
 			 .fds = { -1, -1, -1, -1, -1 },
 			 .feeder = { .fd = -1, .spool = -1 },
 			 .claimed_us = sbx_boot_us(),

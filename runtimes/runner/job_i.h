@@ -11,7 +11,6 @@ struct job {
 	struct ms_run_spec *spec; /* owned */
 	struct plan_store plan;	  /* owned */
 	int64_t generation;
-	int dir;		/* run directory, owned */
 	struct log_writer *log; /* owned */
 	struct rt_fds fds;	/* owned; in is moved to the feeder */
 	struct feeder feeder;

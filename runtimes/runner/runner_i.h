@@ -56,11 +56,11 @@ struct collected {
 	bool ran; /* there were patterns, so the counters are shown */
 };
 void collected_clear(struct collected *c);
-/* Copies what matches from the workspace into <run_dir>/artifacts. Only a failure of our own disk
+/* Copies what matches from the workspace into runs/ID/artifacts. Only a failure of our own disk
  * is an error: what the sandbox left unreadable or odd is skipped and counted. */
 int collect_artifacts(const struct runner *r, const struct store_run *run,
-		      const struct ms_run_spec *spec, int workspace, int run_dir,
-		      struct collected *ret, struct sbx_error *e);
+		      const struct ms_run_spec *spec, int workspace, struct collected *ret,
+		      struct sbx_error *e);
 /* The matcher: '*' and '?' cross slashes, "**" + '/' also matches no folder, [a-z] [!a], '\'
  * quotes. */
 bool glob_match(const char *pattern, const char *path);
@@ -82,7 +82,8 @@ void feeder_init(struct feeder *f, const struct ms_run_spec *spec, int fd);
 void feeder_close(struct feeder *f);
 /* Writes what can be written. *ret_want_out: there is more once the pipe has room. Returns the boot
  * time at which to call again (rate or idle limit), INT64_MAX for never. */
-int64_t feeder_pump(struct feeder *f, int run_dir, bool *ret_want_out, bool *ret_idle);
+int64_t feeder_pump(struct feeder *f, struct store *s, const char *run_id, bool *ret_want_out,
+		    bool *ret_idle);
 
 /* ---- outcome.c: what the end is called ---- */
 

@@ -86,15 +86,18 @@ static int push(struct feeder *f, const void *data, size_t len, size_t *ret_done
 }
 
 /* The same with the next bytes of the spool. 2: the spool has no more for now. */
-static int push_spool(struct feeder *f, int run_dir, bool *ret_rate)
+static int push_spool(struct feeder *f, struct store *s, const char *run_id, bool *ret_rate)
 {
 	char buf[16 << 10];
 	size_t done;
 	ssize_t n;
 	int r;
 
-	if (f->spool < 0)
-		f->spool = sbx_open_beneath(run_dir, "stdin", O_RDONLY, 0);
+	if (f->spool < 0) {
+		sbx_autoclose int dir = store_run_dir(s, run_id, false, NULL);
+
+		f->spool = dir < 0 ? -1 : sbx_open_beneath(dir, "stdin", O_RDONLY, 0);
+	}
 	if (f->spool < 0)
 		return 2;
 	n = pread(f->spool, buf, sizeof(buf), f->given);
@@ -115,7 +118,8 @@ static int push_first(struct feeder *f, bool *ret_rate)
 	return r;
 }
 
-int64_t feeder_pump(struct feeder *f, int run_dir, bool *ret_want_out, bool *ret_idle)
+int64_t feeder_pump(struct feeder *f, struct store *s, const char *run_id, bool *ret_want_out,
+		    bool *ret_idle)
 {
 	bool rate = false;
 	int r = 1;
@@ -125,7 +129,7 @@ int64_t feeder_pump(struct feeder *f, int run_dir, bool *ret_want_out, bool *ret
 		if (f->first_off < f->first_len)
 			r = push_first(f, &rate);
 		else
-			r = f->interactive ? push_spool(f, run_dir, &rate) : 2;
+			r = f->interactive ? push_spool(f, s, run_id, &rate) : 2;
 	}
 	if (f->fd < 0)
 		return INT64_MAX;

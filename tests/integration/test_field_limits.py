@@ -42,12 +42,13 @@ def still_there(processes):
 
 
 class F20(field.Case):
-    BOMB = ("import os,time\nwhile True:\n  try: os.fork()\n  except OSError: time.sleep(0.01)  # f20-%d")
+    BOMB = ("import os,time\nfull=0\nwhile True:\n  try: os.fork()\n  except OSError:\n"
+            "    full or os.write(1,b'full'); full=1; time.sleep(0.01)  # f20-%d")
 
     def test_F20_fork_bomb(self):
         mark = "f20-%d" % os.getpid()
         bomb = self.m.submit(py(self.BOMB % os.getpid(), trust_level="untrusted", timeout_sec=4))
-        bomb.wait_phase("running")
+        bomb.stream_until(b"full")
         others = [self.m.submit(spec(command=["echo", "ok"])) for _ in range(3)]
         seen = marked(mark)
         for r in others:

@@ -271,6 +271,39 @@ class LogBytes(sbx.Case):
                 self.assertEqual((run.stdout, run.stderr), (b"alpha\nomega", b"E"))
 
 
+class NoOutput(sbx.Case):
+    """A run that prints nothing makes nothing on the disk, and reads like any other."""
+
+    def test_nothing_is_made_and_the_log_is_there(self):
+        run = self.m.run({"command": ["true"]})
+        frames, doc = run.frames(), run.json()
+        self.assertEqual([(f["event"], f["seq"]) for f in frames], [("start", 1), ("end", 2)])
+        self.assertEqual(frames[0]["ts"], doc["started_at"])
+        self.assertEqual(frames[1]["ts"], doc["finished_at"])
+        self.assertEqual(frames[1]["data"], {"exit_code": 0})
+        self.assertEqual(run.read(".stream"), run.read("log.ndjson"))
+        self.assertEqual(os.stat(run.path("log.ndjson")).st_size, len(run.read("log.ndjson")))
+        for name in ("log", "stdout", "stderr"):
+            self.assertEqual((run.read(name), os.stat(run.path(name)).st_size), (b"", 0))
+        self.assertEqual(os.listdir(run.path("artifacts")), [])
+        self.assertFalse(os.path.exists(os.path.join(self.m.state, "runs", run.id)))
+
+    def test_times_of_a_run_with_output(self):
+        run = self.m.run({"command": ["echo", "x"]})
+        frames, doc = run.frames(), run.json()
+        self.assertEqual((frames[0]["ts"], frames[-1]["ts"]), (doc["started_at"], doc["finished_at"]))
+
+    def test_the_start_is_seen_while_it_runs(self):
+        run = self.m.submit({"command": ["sleep", "60"]})
+        try:
+            with open(run.path(".stream"), "rb", buffering=0) as f:
+                first = json.loads(f.readline())
+            self.assertEqual((first["event"], first["ts"]), ("start", run.json()["started_at"]))
+        finally:
+            run.ctl("kill")
+        self.assertEqual(json.loads(run.read(".stream").splitlines()[-1])["data"]["canceled"], True)
+
+
 class Live(sbx.Case):
     """A run that is still going."""
 
