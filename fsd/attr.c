@@ -99,7 +99,8 @@ static int set_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct 
 
 static double attr_timeout(const struct ms_node *n, const struct run_ref *run)
 {
-	if (n->kind == MS_K_DIR) /* owner and mode, which path walks check, never change */
+	/* Owner and mode, which path walks and opens check, never change, nor do sizes. */
+	if (n->kind == MS_K_DIR || (n->kind == MS_K_STREAM && run))
 		return run && !store_phase_terminal(run->key.phase) ? 1.0 : FSD_FOREVER;
 	if (n->kind == MS_K_LOG || n->kind == MS_K_FILE)
 		return is_final(n, run) ? FSD_FOREVER : 0;

@@ -3,6 +3,7 @@
  * is. */
 #include "orchestrator/orch_i.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -220,42 +221,57 @@ static int find_next(struct orch *o, struct store_tx *tx, struct store_run *run,
 	return rc;
 }
 
-int admit_next(struct orch *o, const char *owner, struct store_run *run, bool *ret,
-	       struct sbx_error *e)
+static int claim_next(struct orch *o, struct store_tx *tx, struct admitted *a, bool *ret,
+		      struct sbx_error *e)
 {
-	const struct orch_settings *st = orch_settings(o);
-	store_autotx struct store_tx *tx = NULL;
-	struct store_transition t = { 0 };
-	bool found = false, done = false;
-	int rc = store_begin(o->store, &tx, e);
+	store_autorun run = { 0 };
+	struct store_transition t;
+	bool found = false;
+	int rc = find_next(o, tx, &run, &found, e);
 
 	*ret = false;
-	if (rc == 0)
-		rc = find_next(o, tx, run, &found, e);
 	if (rc < 0 || !found)
 		return rc;
 	t = (struct store_transition){
-		.id = run->id,
+		.id = run.id,
 		.from = STORE_MASK(STORE_QUEUED),
-		.generation = run->generation,
+		.generation = run.generation,
 		.to = STORE_STARTING,
 		.reason = "starting",
 		.started_us = sbx_now_us(),
-		.claim_owner = owner,
+		.claim_owner = a->owner,
 		.claim_boot = sbx_boot_id(),
-		.claim_expires_us = sbx_boot_us() + st->run_claim_lease_sec * SBX_SECOND_US,
+		.claim_expires_us =
+			sbx_boot_us() + orch_settings(o)->run_claim_lease_sec * SBX_SECOND_US,
 	};
-	rc = store_tx_run_transition(tx, &t, &done, e);
-	if (rc == 0 && done)
-		rc = store_tx_meta_set(tx, "rr_user", run->user, e);
-	if (rc < 0 || !done)
+	rc = store_tx_run_transition(tx, &t, ret, e);
+	if (rc == 0 && *ret)
+		rc = store_tx_meta_set(tx, "rr_user", run.user, e);
+	/* A queued run changes when it enters the queue, and not again before it is claimed. */
+	if (rc == 0 && *ret)
+		orch_count_wait(o, run.runtime, t.started_us - run.changed_us);
+	(void)snprintf(a->id, sizeof(a->id), "%s", run.id);
+	a->generation = run.generation + 1;
+	return rc;
+}
+
+int admit_next(struct orch *o, struct admitted *list, size_t n, size_t *ret_n, struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	bool claimed = true;
+	size_t got = 0;
+	int rc = store_begin(o->store, &tx, e);
+
+	*ret_n = 0;
+	while (rc == 0 && got < n && claimed) {
+		rc = claim_next(o, tx, &list[got], &claimed, e);
+		got += claimed;
+	}
+	if (rc < 0 || got == 0)
 		return rc;
-	run->generation++;
 	crash_point("door_dispatch_claimed");
 	rc = store_commit(sbx_steal(&tx), false, e);
-	*ret = rc == 0;
-	/* A queued run changes when it enters the queue, and not again before it is claimed. */
-	if (*ret)
-		orch_count_wait(o, run->runtime, t.started_us - run->changed_us);
+	if (rc == 0)
+		*ret_n = got;
 	return rc;
 }

@@ -22,6 +22,7 @@
 
 /* A run whose runner dies before it executes is tried again, but one that kills them all is not. */
 enum { MAX_CLAIMS = 5 };
+enum { HAND_OUT_MAX = 16 }; /* runs claimed in one transaction */
 
 void dispatch_wake(struct orch *o)
 {
@@ -230,26 +231,46 @@ static int expire_queue(struct orch *o, struct sbx_error *e)
 
 /* ---- handing out ------------------------------------------------------------------------ */
 
+/* One round for the runners that are idle now. *ret_more: there may be more of both. */
+static int hand_out_some(struct orch *o, int64_t queued, int64_t *ret_n, bool *ret_more,
+			 struct sbx_error *e)
+{
+	struct pool_runner *idle[HAND_OUT_MAX];
+	struct admitted list[HAND_OUT_MAX];
+	size_t n = 0, got = 0;
+	int rc = 0;
+
+	while (n < HAND_OUT_MAX && (int64_t)n < queued && (idle[n] = pool_take(o->pool))) {
+		list[n].owner = pool_owner(idle[n]);
+		n++;
+	}
+	if (n)
+		rc = admit_next(o, list, n, &got, e);
+	if (got)
+		crash_point("door_dispatch_committed");
+	for (size_t i = 0; i < n; i++) {
+		if (i < got)
+			pool_assign(o->pool, idle[i], list[i].id, list[i].generation);
+		else
+			pool_give_back(o->pool, idle[i]);
+	}
+	if (got)
+		crash_point("door_dispatch_assigned");
+	*ret_n = (int64_t)got;
+	*ret_more = n == HAND_OUT_MAX && got == n;
+	return rc;
+}
+
 /* Returns the number of runs still waiting. */
 static int64_t hand_out(struct orch *o, struct sbx_error *e)
 {
-	int64_t queued = 0, active = 0;
+	int64_t queued = 0, active = 0, n = 0;
+	bool more = orch_slots(o) > 0;
+	int rc = store_counts(o->store, &queued, &active, e);
 
-	while (store_counts(o->store, &queued, &active, e) == 0 && queued > 0 &&
-	       orch_slots(o) > 0) {
-		struct pool_runner *runner = pool_take(o->pool);
-		store_autorun run = { 0 };
-		bool got = false;
-
-		if (!runner)
-			break;
-		if (admit_next(o, pool_owner(runner), &run, &got, e) < 0 || !got) {
-			pool_give_back(o->pool, runner);
-			break;
-		}
-		crash_point("door_dispatch_committed");
-		pool_assign(o->pool, runner, run.id, run.generation);
-		crash_point("door_dispatch_assigned");
+	while (rc == 0 && more && queued > 0) {
+		rc = hand_out_some(o, queued, &n, &more, e);
+		queued -= n;
 	}
 	return queued;
 }

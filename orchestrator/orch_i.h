@@ -77,10 +77,16 @@ int64_t orch_slots(struct orch *o);
  * transaction in which it will claim. *ret false is not an error. */
 int admit_allowed(struct orch *o, struct store_tx *tx, const struct store_run *r, bool *ret,
 		  struct sbx_error *e);
-/* Claims the next queued run, round-robin over users, for this owner. *ret false: there is none
- * that may start now. */
-int admit_next(struct orch *o, const char *owner, struct store_run *run, bool *ret,
-	       struct sbx_error *e);
+/* A run that was claimed for a runner. */
+struct admitted {
+	const char *owner; /* in: the name of the runner's claims */
+	char id[37];
+	int64_t generation;
+};
+/* Claims the next queued runs, round-robin over users, for as many of the n owners as there are
+ * runs that may start now: the first *ret_n of the list. In one transaction, so all of them or
+ * none. */
+int admit_next(struct orch *o, struct admitted *list, size_t n, size_t *ret_n, struct sbx_error *e);
 /* What a spec reserves of the host while it is active: what it asked for explicitly. */
 void admit_reservation(const struct ms_run_spec *spec, int64_t *memory_mb, int64_t *cpu_milli);
 /* The word for the limit of this scope in a refusal. Static. */

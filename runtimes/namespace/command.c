@@ -81,13 +81,15 @@ static int drop_capabilities(struct ns_reply *r)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { 0 };
+	unsigned long cap = 0;
 
 	if (prctl(PR_SET_SECUREBITS, FIXED_SECUREBITS, 0, 0, 0) < 0)
 		return ns_fail(r, NS_STAGE_USER, errno, "cannot lock the secure bits");
 	/* The kernel says which capability is the first that it does not know. */
-	for (unsigned long cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
-		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
-			return ns_fail(r, NS_STAGE_USER, errno, "cannot drop a capability");
+	while (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) == 0)
+		cap++;
+	if (cap == 0 || prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0)
+		return ns_fail(r, NS_STAGE_USER, errno, "cannot drop a capability");
 	(void)prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
 	if (syscall(SYS_capset, &head, none) < 0)
 		return ns_fail(r, NS_STAGE_USER, errno, "cannot drop the capabilities");

@@ -137,6 +137,23 @@ class Dispatching(Case):
     def test_dispatch_assigned(self):
         self.die_at("door_dispatch_assigned")
 
+    def several_claims(self, point):
+        """Runs of a queue are claimed together for the runners that are idle."""
+        with house.House(max_concurrent_runs=6, warm_runners=6) as h:
+            front = h.door(opts=["workers=0"])
+            runs = [h.submit(front) for _ in range(10)]
+            door = h.door(crash_at=point)
+            h.died(door)
+            self.again(h, door)
+            for run in runs:
+                self.ended(run, "completed", "completed")
+
+    def test_dispatch_claimed_several(self):
+        self.several_claims("door_dispatch_claimed")
+
+    def test_dispatch_committed_several(self):
+        self.several_claims("door_dispatch_committed")
+
     def test_runner_started(self):
         self.die_at("door_runner_started")
 
