@@ -199,6 +199,8 @@ int store_open(const char *dir, const struct store_options *opts, struct store *
 	init_locks(s);
 	/* A runner must stay a process of one thread (it unshares namespaces). */
 	s->checkpointer.allowed = !s->existing;
+	if (s->existing && s->sql->forks)
+		s->sql->forks();
 	r = open_dirs(s, dir, e);
 	if (r == 0)
 		r = open_database(s, e);

@@ -41,6 +41,9 @@ struct sql_driver {
 	const char *name;
 	const char *words[SQL_WORD__COUNT];
 
+	/* Before the first open, in a process that forks again and again: keeps memory that the
+	 * children have no use for from being shared with them. May be NULL, and may do nothing. */
+	void (*forks)(void);
 	int (*open)(const char *path, enum sql_mode mode, struct sql_conn **ret,
 		    struct sbx_error *e);
 	void (*close)(struct sql_conn *c); /* every statement is finalized before */
