@@ -4,7 +4,7 @@
  *
  * - the mark: from here on the command may have executed, so nobody executes it again
  * - driver->start: it executes
- * - phase running
+ * - phase running, unless it is over at once
  * - exit, pipes drained: everything that was printed is in the log
  * - artifacts copied, synced
  * - phase terminal, in one transaction with artifacts, usage and audit: followers end
@@ -31,7 +31,12 @@ enum {
 	READ_CHUNK = 64 << 10,
 	READS_A_TURN = 16,
 	RECORD_SECONDS = 300, /* for a store that cannot be written */
+	FIRST_OUTPUT_MS = 1,  /* the last of a command is often its output */
 };
+
+/* A command that is over sooner goes from starting to its end in one step: nobody could have seen
+ * it run, and a transaction of its own would take longer than the command. */
+#define ANNOUNCE_US (10 * INT64_C(1000))
 
 static void job_clear(struct job *j)
 {
@@ -83,8 +88,34 @@ static bool drain_stream(struct job *j, int fd, enum log_type stream, bool all)
 	return true;
 }
 
-static void stream_event(struct job *j, int *fd, enum log_type stream)
+static void announce_running(struct job *j)
 {
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc;
+
+	j->announce_us = INT64_MAX;
+	rc = orch_phase_running(j->r->store, j->run.id, j->generation, j->started_wall_us, &e);
+	if (rc == -SBX_E_CLAIM_LOST) {
+		j->lost_claim = true;
+		job_kill(j);
+	} else if (rc < 0) { /* the command runs; its end will be recorded all the same */
+		sbx_log(SBX_LOG_WARNING, "cannot record the phase run=%s error=\"%s\"", j->run.id,
+			e.message);
+	}
+}
+
+static bool ends_at_once(const struct job *j)
+{
+	struct pollfd p = { .fd = j->fds.exit, .events = POLLIN };
+
+	return poll(&p, 1, FIRST_OUTPUT_MS) > 0;
+}
+
+static void stream_event(struct job *j, int *fd, enum log_type stream, uint32_t events)
+{
+	/* Whoever sees output of a run sees it running, or soon ended. */
+	if ((events & EPOLLIN) && j->announce_us != INT64_MAX && !ends_at_once(j))
+		announce_running(j);
 	if (*fd >= 0 && !drain_stream(j, *fd, stream, false))
 		sbx_closep(fd); /* epoll forgets it */
 }
@@ -142,16 +173,16 @@ static void arm(struct job *j, int64_t at)
 	(void)timerfd_settime(j->r->timer, TFD_TIMER_ABSTIME, &its, NULL);
 }
 
-static void event(struct job *j, enum source src)
+static void event(struct job *j, enum source src, uint32_t events)
 {
 	uint64_t n;
 
 	switch (src) {
 	case SRC_OUT:
-		stream_event(j, &j->fds.out, LOG_STDOUT);
+		stream_event(j, &j->fds.out, LOG_STDOUT, events);
 		break;
 	case SRC_ERR:
-		stream_event(j, &j->fds.err, LOG_STDERR);
+		stream_event(j, &j->fds.err, LOG_STDERR, events);
 		break;
 	case SRC_EXIT:
 		j->reaped = j->r->driver->reap(j->r->sandbox, &j->end.exit);
@@ -179,12 +210,16 @@ static void loop(struct job *j)
 		int64_t at = pump_stdin(j);
 		int n;
 
-		arm(j, least(least(at, j->deadline_us), least(j->kill_us, j->renew_us)));
+		at = least(least(at, j->announce_us), j->deadline_us);
+		arm(j, least(at, least(j->kill_us, j->renew_us)));
 		n = epoll_wait(j->r->epoll, ev, SBX_COUNT(ev), -1);
 		for (int i = 0; i < n; i++)
-			event(j, (enum source)ev[i].data.u32);
-		if (!j->reaped) /* the end came first */
-			job_timers(j);
+			event(j, (enum source)ev[i].data.u32, ev[i].events);
+		if (j->reaped) /* the end came first */
+			break;
+		job_timers(j);
+		if (sbx_boot_us() >= j->announce_us)
+			announce_running(j);
 	}
 	/* Every process is dead, so the pipes hold the rest and then end. */
 	if (j->fds.out >= 0)
@@ -244,29 +279,6 @@ static int leave_mark(struct job *j, struct sbx_error *e)
 	return store_mark_write(j->r->mark, &m, e);
 }
 
-/* A command that is over within a millisecond goes from starting to its end in one step: nobody
- * could have seen it run, and a transaction of its own would take longer than the command. */
-static bool ends_at_once(const struct job *j)
-{
-	struct pollfd p = { .fd = j->fds.exit, .events = POLLIN };
-
-	return poll(&p, 1, 1) > 0;
-}
-
-static void announce_running(struct job *j)
-{
-	sbx_autoerror e = SBX_ERROR_INIT;
-	int rc = orch_phase_running(j->r->store, j->run.id, j->generation, j->started_wall_us, &e);
-
-	if (rc == -SBX_E_CLAIM_LOST) {
-		j->lost_claim = true;
-		job_kill(j);
-	} else if (rc < 0) { /* the command runs; its end will be recorded all the same */
-		sbx_log(SBX_LOG_WARNING, "cannot record the phase run=%s error=\"%s\"", j->run.id,
-			e.message);
-	}
-}
-
 /* Between steps that may take long: the claim must not run out under work that goes well. */
 static void tick(void *ctx)
 {
@@ -315,8 +327,7 @@ static int begin(struct job *j, struct sbx_error *e)
 	feeder_init(&j->feeder, j->spec, sbx_steal_fd(&j->fds.in));
 	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
 	job_ctl(j); /* signals that came before there was anybody to take them */
-	if (!ends_at_once(j))
-		announce_running(j);
+	j->announce_us = j->started_us + ANNOUNCE_US;
 	return 0;
 }
 
@@ -446,7 +457,8 @@ bool job_run(struct runner *r, const char *id, int64_t generation)
 			 .feeder = { .fd = -1, .spool = -1 },
 			 .claimed_us = sbx_boot_us(),
 			 .deadline_us = INT64_MAX,
-			 .kill_us = INT64_MAX };
+			 .kill_us = INT64_MAX,
+			 .announce_us = INT64_MAX };
 	bool known = true;
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int rc;

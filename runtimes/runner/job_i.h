@@ -19,6 +19,7 @@ struct job {
 	int64_t started_wall_us;
 	int64_t deadline_us; /* of the execution */
 	int64_t kill_us;     /* when TERM has had its grace; INT64_MAX: no TERM was sent */
+	int64_t announce_us; /* when the row is to say that it is running; INT64_MAX: it does */
 	int64_t renew_us;    /* next renewal of the lease */
 	int64_t ctl_off;     /* bytes of the ctl file already obeyed */
 	bool executing, reaped, lost_claim, wants_out;
