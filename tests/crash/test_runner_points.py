@@ -131,6 +131,21 @@ class Cancelled(unittest.TestCase):
             other = h.submit(door)
             self.assertEqual(other.wait(60), "0")
 
+    def test_files_of_dead_runners_are_removed(self):
+        """But not before the run that the runner had in hand is taken over."""
+        with house.House(max_concurrent_runs=1) as h:
+            h.arm("executing")
+            door = h.door()
+            run = h.submit(door, SCRIPT)
+            run.wait(60)
+            self.assertEqual(run.json()["status_reason_code"], "runner_lost")
+            other = h.submit(door)
+            self.assertEqual(other.wait(60), "0")
+            names = os.listdir(os.path.join(h.state, "runners"))
+            self.assertTrue(names)
+            for name in names:  # host,boot,pid,start time,number
+                self.assertTrue(house.start_time(int(name.split(",")[2])), name)
+
     def test_some_of_many(self):
         """Thirty runs, and every third of the first dozen runners dies somewhere."""
         with house.House(max_concurrent_runs=4, queue_max_length=100) as h:
