@@ -50,8 +50,15 @@ static void fill_entry(struct fsd *f, fuse_ino_t ino, const struct run_ref *run,
 	ret->entry_timeout = entry_timeout(f, ino, run);
 }
 
-/* A run: for the kicker it is not there until it has been announced, so that its mkdir reaches us.
- */
+int dir_run_entry(struct fsd *f, fuse_req_t req, const struct run_ref *run,
+		  struct fuse_entry_param *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	fill_entry(f, ino_make(run->key.row, MS_N_RUN), run, ret);
+	return node_attr_run(f, req, ret->ino, run, &ret->attr, &ret->attr_timeout);
+}
+
+/* A run: for the kicker it is not there while it announces it, so that its mkdir reaches us. */
 static int child_run(struct fsd *f, fuse_req_t req, const char *name, struct fuse_entry_param *ret)
 {
 	struct run_ref run;
@@ -59,10 +66,9 @@ static int child_run(struct fsd *f, fuse_req_t req, const char *name, struct fus
 
 	if (r < 0)
 		return r;
-	if (is_kicker(f, req) && run.key.row > atomic_load(&f->announced_row))
+	if (is_kicker(f, req) && run.key.row == atomic_load(&f->announcing))
 		return -ENOENT;
-	fill_entry(f, ino_make(run.key.row, MS_N_RUN), &run, ret);
-	return node_attr_run(f, req, ret->ino, &run, &ret->attr, &ret->attr_timeout);
+	return dir_run_entry(f, req, &run, ret);
 }
 
 static int child_of_run(struct fsd *f, fuse_req_t req, int64_t row, enum ms_node_id node,

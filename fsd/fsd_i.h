@@ -53,9 +53,11 @@ struct fsd {
 	pthread_mutex_t handles_lock;
 	struct handle *handles;		/* open files; owns */
 	struct text_handle *live_texts; /* some of them, under handles_lock; the newest first */
-	/* Rows above this have not been announced by a kick: the kernel must not believe their
-	 * names yet, or the mkdir that raises IN_CREATE would find them. */
+	/* Every run up to this row has been announced by a kick, or never will be: the kernel must
+	 * not believe the names of others yet, or the mkdir that raises IN_CREATE would find them.
+	 * Written by kick.c, as is the next one: the row that is being announced just now. */
 	_Atomic int64_t announced_row;
+	_Atomic int64_t announcing;
 	struct holder *holders;	 /* owned; handles.c, under handles_lock */
 	int64_t doc_bytes;	 /* of all unfinished documents, under handles_lock */
 	_Atomic uint64_t serial; /* of runs/new and runs/check, see dir.c */
@@ -267,7 +269,9 @@ void feed_unwatch_log(struct feed *fd, int64_t row);
  */
 
 enum kick_what { KICK_NEW = 1, KICK_STATUS = 2, KICK_ARTIFACTS = 4 };
+/* Takes news from now on, and makes requests once it is told that they are answered. */
 struct kicker *kicker_start(struct fsd *f, struct sbx_error *e);
+void kicker_serving(struct kicker *k);
 void kicker_stop(struct kicker *k);
 /* For the main thread: poll this for POLLPRI (-1: no need), and call the other when it says so.
  * False: the mount is gone, and the kicker let go of it. */
@@ -286,6 +290,9 @@ void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *na
 /* 0 and *ret, or -errno: the child of a synthetic directory. */
 int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 	      struct fuse_entry_param *ret);
+/* The entry of a run in runs/. */
+int dir_run_entry(struct fsd *f, fuse_req_t req, const struct run_ref *run,
+		  struct fuse_entry_param *ret);
 
 /* ---- real.c: trees of real files
  * ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -39,16 +40,18 @@ enum {
 	KICK_NAMES =
 		1000, /* artifacts of one run that are announced; whoever watches lists anyway */
 	KICK_AFTER_MS = 20,  /* so that what happens at once is told at once, in one go */
-	KICK_TRIES = 10,     /* to announce one run */
+	KICK_TRIES = 20,     /* to announce one run, KICK_EVERY_MS apart */
 	KICK_EVERY_MS = 100, /* at most ten a second for one node */
 	KICK_MAX = 4096, /* runs that may be waiting for a kick; beyond that, watchers miss some */
+	VISIBLE_TRIES = 8, /* looks at a table of mounts that changes meanwhile */
 };
 
 struct kick {
 	struct kick *next;
 	int64_t row;
 	char id[37];
-	unsigned what; /* enum kick_what bits still to do */
+	unsigned what;	 /* enum kick_what bits still to do */
+	unsigned failed; /* times that it could not be announced */
 	int64_t not_before_us;
 };
 
@@ -59,6 +62,9 @@ struct kicker {
 	pthread_cond_t wake; /* CLOCK_MONOTONIC */
 	struct kick *first, *last;
 	size_t n;
+	int64_t newest; /* row of the newest run whose news came */
+	int64_t busy;	/* row of the run that is being announced, 0: none */
+	bool serving;	/* requests are answered, so the thread may make some */
 	bool stop;
 	bool unmounted; /* nobody can watch any more */
 	int mounts;	/* owned; polls when the table of mounts changes */
@@ -68,6 +74,20 @@ struct kicker {
 	/* Of the mount; 0 while unknown. Written by the thread alone. */
 	_Atomic dev_t dev;
 };
+
+/* Below the oldest run that still waits for its announcement, whatever became of later ones. Under
+ * the lock. */
+static void move_mark(struct kicker *k)
+{
+	int64_t mark = k->newest;
+
+	if (k->busy && k->busy <= mark)
+		mark = k->busy - 1;
+	for (const struct kick *one = k->first; one; one = one->next)
+		if ((one->what & KICK_NEW) && one->row <= mark)
+			mark = one->row - 1;
+	atomic_store(&k->f->announced_row, mark);
+}
 
 void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what)
 {
@@ -96,8 +116,22 @@ void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what)
 		k->last = one;
 		k->n++;
 	}
+	if ((what & KICK_NEW) && row > k->newest)
+		k->newest = row;
+	if (what & KICK_NEW)
+		move_mark(k);
 	if (k->n == 1) /* the thread sleeps until the first of them is due */
 		pthread_cond_signal(&k->wake);
+	pthread_mutex_unlock(&k->lock);
+}
+
+void kicker_serving(struct kicker *k)
+{
+	if (!k)
+		return;
+	pthread_mutex_lock(&k->lock);
+	k->serving = true;
+	pthread_cond_signal(&k->wake);
 	pthread_mutex_unlock(&k->lock);
 }
 
@@ -106,22 +140,47 @@ int kicker_mounts_fd(const struct kicker *k)
 	return k ? k->mounts : -1;
 }
 
+/* 1: there is a mount of this device, 0: there is none, -1: not known. */
+static int find_mount(FILE *f, dev_t dev)
+{
+	char *line = NULL;
+	size_t size = 0;
+	int found = 0;
+	unsigned major_no, minor_no;
+
+	while (!found && getline(&line, &size, f) > 0)
+		found = sscanf(line, "%*d %*d %u:%u", &major_no, &minor_no) == 2 &&
+			makedev(major_no, minor_no) == dev;
+	if (!found && (ferror(f) || !feof(f)))
+		found = -1;
+	free(line);
+	return found;
+}
+
+/*
+ * That the mount is gone is believed for ever, so it must be certain: the table is read a page at a
+ * time, and a look at one that changes meanwhile proves nothing. The file says when it has changed
+ * since it was opened, and then there is another look. Whoever finds no quiet moment takes the
+ * mount for there: the changes that were in the way make the main thread come again.
+ */
 static bool is_visible(struct kicker *k)
 {
 	dev_t dev = atomic_load(&k->dev);
-	FILE *f = dev ? fopen("/proc/self/mountinfo", "re") : NULL;
-	char *line = NULL;
-	size_t size = 0;
-	bool found = !f; /* rather busy than blind */
-	unsigned major_no, minor_no;
 
-	while (f && !found && getline(&line, &size, f) > 0)
-		found = sscanf(line, "%*d %*d %u:%u", &major_no, &minor_no) == 2 &&
-			makedev(major_no, minor_no) == dev;
-	free(line);
-	if (f)
-		(void)fclose(f);
-	return found;
+	for (int tries = 0; dev && tries < VISIBLE_TRIES; tries++) {
+		FILE *f = fopen("/proc/self/mountinfo", "re");
+		struct pollfd p = { .fd = f ? fileno(f) : -1, .events = POLLPRI };
+		int found = f ? find_mount(f, dev) : -1;
+		bool changed = found == 0 && poll(&p, 1, 0) != 0;
+
+		if (f)
+			(void)fclose(f);
+		if (found == 0 && !changed)
+			return false;
+		if (found == 1)
+			return true;
+	}
+	return true; /* rather busy than blind */
 }
 
 bool kicker_mounts_changed(struct kicker *k)
@@ -182,18 +241,19 @@ static int open_root(struct kicker *k)
 	return fd;
 }
 
-static void kick_new(int root, const char *id)
+/* 0 or an errno. While the run is `announcing`, our own look-ups do not find it, whoever made the
+ * kernel know its name meanwhile: their answers had no life time (announced_row), so the kernel
+ * asks again, and hears that it is not there. */
+static int kick_new(struct kicker *k, int root, const struct kick *one)
 {
 	char path[64];
+	int err;
 
-	(void)snprintf(path, sizeof(path), "runs/%s", id);
-	/* Whoever looked the name up meanwhile made the kernel know it; its answer to that had no
-	 * life time (announced_row), so the kernel asks again, and we say that it is not there. */
-	for (int tries = 0; tries < KICK_TRIES; tries++)
-		if (mkdirat(root, path, 0700) == 0 || errno == ENOTCONN || errno == ECONNABORTED)
-			return;
-	sbx_log(SBX_LOG_WARNING, "run not announced to watchers run=%s error=\"%s\"", id,
-		strerror(errno));
+	(void)snprintf(path, sizeof(path), "runs/%s", one->id);
+	atomic_store(&k->f->announcing, one->row);
+	err = mkdirat(root, path, 0700) < 0 ? errno : 0;
+	atomic_store(&k->f->announcing, 0);
+	return err;
 }
 
 /* The size asked for is of no interest: the answer carries the true one. */
@@ -236,19 +296,28 @@ static void kick_artifacts(struct kicker *k, int root, const char *id)
 	closedir(dir);
 }
 
-static void announce(struct kicker *k, const struct kick *one, unsigned what)
+/* What is left to do: KICK_NEW when the run could not be announced and shall be tried again. */
+static unsigned announce(struct kicker *k, struct kick *one, unsigned what)
 {
 	sbx_autoclose int opened = k->copy < 0 ? open_root(k) : -1;
 	int root = k->copy < 0 ? opened : k->copy;
+	unsigned left = 0;
+	int err = 0;
 
 	if (root < 0)
-		return;
+		return 0;
 	if (what & KICK_NEW)
-		kick_new(root, one->id);
+		err = kick_new(k, root, one);
+	if (err && err != ENOTCONN && err != ECONNABORTED && ++one->failed < KICK_TRIES)
+		left = KICK_NEW;
+	else if (err)
+		sbx_log(SBX_LOG_WARNING, "run not announced to watchers run=%s error=\"%s\"",
+			one->id, strerror(err));
 	if (what & KICK_STATUS)
 		kick_status(root, one->id);
 	if (what & KICK_ARTIFACTS)
 		kick_artifacts(k, root, one->id);
+	return left;
 }
 
 /* The next kick whose time has come, taken out of the list; else how long to wait. Under the lock.
@@ -302,6 +371,8 @@ static void put_back(struct kicker *k, struct kick *one)
 	for (struct kick *other = k->first; other; other = other->next) {
 		if (other->row == one->row) {
 			other->not_before_us = one->not_before_us;
+			other->what |= one->what;
+			other->failed = one->failed;
 			free(one);
 			return;
 		}
@@ -315,6 +386,20 @@ static void put_back(struct kicker *k, struct kick *one)
 	k->n++;
 }
 
+/* A request of ours before somebody answers would wait, and whoever stops us with it. What is news
+ * meanwhile is kept. False: nobody ever will. */
+static bool wait_for_servers(struct kicker *k)
+{
+	bool go;
+
+	pthread_mutex_lock(&k->lock);
+	while (!k->serving && !k->stop)
+		pthread_cond_wait(&k->wake, &k->lock);
+	go = !k->stop;
+	pthread_mutex_unlock(&k->lock);
+	return go;
+}
+
 static void *kicker_thread(void *arg)
 {
 	struct kicker *k = arg;
@@ -322,6 +407,8 @@ static void *kicker_thread(void *arg)
 	/* Watchers can wait; runs and their readers cannot. But while it is in the kernel it may
 	 * hold the lock of a directory, so it must get on among many who compute. */
 	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), 5);
+	if (!wait_for_servers(k))
+		return NULL;
 	atomic_store(&k->f->kicker_tid, gettid());
 	if (leave_table()) {
 		k->state = open(store_dir(k->f->store), O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -342,13 +429,15 @@ static void *kicker_thread(void *arg)
 		}
 		what = one->what;
 		one->what = 0;
+		k->busy = what & KICK_NEW ? one->row : 0;
 		pthread_mutex_unlock(&k->lock);
-		announce(k, one, what);
-		if ((what & KICK_NEW) && one->row > atomic_load(&k->f->announced_row))
-			atomic_store(&k->f->announced_row, one->row);
+		what = announce(k, one, what);
 		pthread_mutex_lock(&k->lock);
+		k->busy = 0;
+		one->what = what;
 		one->not_before_us = sbx_boot_us() + KICK_EVERY_MS * INT64_C(1000);
 		put_back(k, one);
+		move_mark(k);
 	}
 	pthread_mutex_unlock(&k->lock);
 	atomic_store(&k->f->kicker_tid, 0); /* the number may be somebody else's soon */
@@ -368,6 +457,7 @@ struct kicker *kicker_start(struct fsd *f, struct sbx_error *e)
 		return NULL;
 	}
 	k->f = f;
+	k->newest = atomic_load(&f->announced_row);
 	k->state = k->copy = -1;
 	k->mounts = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
 	pthread_mutex_init(&k->lock, NULL);

@@ -65,8 +65,17 @@ static void nothing(int sig)
 	(void)sig;
 }
 
+/* Each before those that use it: the feed hands news to the kicker, a handler gives the feed logs
+ * to watch. */
 static int start_threads(struct server *s, struct sbx_error *e)
 {
+	struct fsd *f = &s->fsd;
+
+	if (orch_settings(f->orch)->inotify && !(f->kicker = kicker_start(f, e)))
+		return -(int)e->code;
+	f->feed = feed_start(f, e);
+	if (!f->feed)
+		return -(int)e->code;
 	for (; s->n_threads < FSD_THREADS; s->n_threads++) {
 		int r = pthread_create(&s->threads[s->n_threads], NULL, serve_requests, s);
 
@@ -216,16 +225,12 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	else if (store_run_latest(f->store, NULL, &newest, NULL) == 0)
 		f->announced_row = newest.row;
 	rc = make_session(s, o, e);
-	if (rc == 0) {
-		f->feed = feed_start(f, e);
-		rc = f->feed ? start_threads(s, e) : -(int)e->code;
-	}
-	if (rc == 0 && orch_settings(f->orch)->inotify) {
-		f->kicker = kicker_start(f, e);
-		rc = f->kicker ? 0 : -(int)e->code;
-	}
+	if (rc == 0)
+		rc = start_threads(s, e);
 	if (rc == 0)
 		rc = wait_until_ready(s, e);
+	if (rc == 0)
+		kicker_serving(f->kicker);
 	/* Before there are runners: they inherit standard error and may live longer than we do, and
 	 * whoever reads the other end of it would wait for them. */
 	if (rc == 0 && ready_pipe >= 0)

@@ -130,11 +130,9 @@ static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t
 	}
 	/* The run exists; from here on the kernel knows it. */
 	r = run_by_name(f, req, name, &run);
-	if (r == 0) {
-		if (run.key.row > atomic_load(&f->announced_row))
-			atomic_store(&f->announced_row, run.key.row);
-		r = dir_child(f, req, parent, name, &entry);
-	}
+	if (r == 0)
+		r = dir_run_entry(f, req, &run, &entry);
+	entry.entry_timeout = FSD_FOREVER;
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """inotify on the mount: the kernel raises nothing for what a server changes behind its back, and yet
 watchers hear of runs that appear, of status that changes and of artifacts that arrive."""
+import contextlib
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import fskit  # noqa: E402
@@ -107,6 +110,79 @@ class Created(InotifyCase):
         self.ino.wait(lambda p, m, n: n == later.id)
         self.assertEqual([n for p, m, n in self.ino.seen if p == self.runs and n != "new"], [later.id])
         self.assertEqual([x for x in self.ino.seen if x[0] != self.runs], [])
+
+
+class Crowded(InotifyCase):
+    """Every run is told to every watcher, whatever else goes on."""
+    settings = {"queue_max_length": "1000"}
+
+    def background(self, script):
+        p = subprocess.Popen(["sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(p.wait)
+        self.addCleanup(p.kill)
+
+    def test_names_looked_up_and_mounts_that_come_and_go(self):
+        self.background('while :; do ls -lR "%s"; done' % self.runs)
+        if sbx.ROOT:
+            place = tempfile.mkdtemp(prefix="sbx-place-")
+            self.addCleanup(os.rmdir, place)
+            self.addCleanup(subprocess.run, ["umount", place], stderr=subprocess.DEVNULL, check=False)
+            self.background('while :; do mount -t tmpfs none "%s"; umount "%s"; done' % (place, place))
+        watchers = [self.ino, Inotify(), Inotify()]
+        for w in watchers:
+            w.add(self.runs, Inotify.CREATE)
+        ids = [self.m.submit({"command": ["true"]}).id for _ in range(60)]
+        for w in watchers:
+            for run_id in ids:
+                w.wait(lambda p, m, n: n == run_id)
+        for w in watchers[1:]:
+            os.close(w.fd)
+        for w in watchers:
+            self.assertEqual([n for p, m, n in w.seen if n in ids], ids)
+        for run_id in ids:
+            sbx.Run(self.m, run_id).wait()
+
+
+class FromTheFirstMoment(sbx.Case):
+    def told(self, other):
+        """Watches as soon as there is a mount, and hears of what another server's users submit from then on."""
+        self.addCleanup(other.close)
+        with Inotify() as ino, open("/proc/self/mountinfo", "rb") as table:
+            poll = select.poll()
+            poll.register(table, select.POLLERR | select.POLLPRI)
+            starter = threading.Thread(target=other.start)
+            starter.start()
+            while not ino.paths:
+                poll.poll(100)
+                with contextlib.suppress(OSError):  # not there yet
+                    ino.add(os.path.join(other.mnt, "runs"), Inotify.CREATE)
+            ids = [self.m.submit({"command": ["true"]}).id for _ in range(3)]
+            for run_id in ids:
+                ino.wait(lambda p, m, n: n == run_id)
+            starter.join()
+        other.stop()
+
+    def traced(self, inject):
+        if not (sbx.ROOT and shutil.which("strace")):
+            self.skipTest("needs root and strace")
+        calls = inject.split(":")[0]
+        return sbx.Mount(state=self.m.state, opts=["workers=0"], env={"ASAN_OPTIONS": "detect_leaks=0"},
+                         prefix=["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + calls,
+                                 "-e", "inject=" + inject])
+
+    def test_mount_that_has_just_come(self):
+        for _ in range(5):
+            other = sbx.Mount(state=self.m.state, opts=["workers=0"])
+            self.told(other)
+
+    def test_threads_that_start_one_after_the_other(self):
+        """The servers answer long before the thread behind them is there."""
+        other = self.traced("clone,clone3:delay_exit=200000")
+        self.told(other)
+
+    def test_announcement_that_fails_is_made_again(self):
+        other = self.traced("mkdirat:error=EEXIST:when=1")
+        self.told(other)
 
 
 class StatusChange(InotifyCase):

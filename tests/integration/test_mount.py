@@ -444,6 +444,21 @@ class Killed(unittest.TestCase):
         self.assertEqual(fskit.wait_exit(self.m.proc), 0)
 
 
+class NoThread(unittest.TestCase):
+    @unittest.skipUnless(sbx.ROOT and shutil.which("strace"), "needs root and strace")
+    def test_start_that_gets_no_thread_says_so_and_ends(self):
+        """Whichever of its threads it is: none waits for another that never was."""
+        for n in range(1, 10):
+            m = sbx.Mount(env={"ASAN_OPTIONS": "detect_leaks=0"}, prefix=[
+                "strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=clone,clone3",
+                "-e", "inject=clone,clone3:error=EAGAIN:when=%d" % n])
+            self.addCleanup(m.close)
+            p = subprocess.run(m.args(), env=m.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               timeout=20 * sbx.SLOW)
+            self.assertEqual(p.returncode, 69)  # EX_UNAVAILABLE
+            self.assertIn(b"temporarily unavailable", p.stderr)
+
+
 class TwoDoors(unittest.TestCase):
     def test_one_submits_the_other_executes(self):
         with sbx.Mount(opts=["workers=0"]) as m:
