@@ -13,10 +13,13 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/crash.h"
 #include "base/json.h"
 #include "mountspec/mountspec.h"
+
+enum { LOCK_SOON_MS = 10 };
 
 struct control_handle {
 	struct handle h;
@@ -24,6 +27,7 @@ struct control_handle {
 	enum ms_view view;
 	struct orch_principal who;
 	pthread_mutex_t lock; /* dup'ed descriptors may write at once */
+	atomic_bool writing;  /* whoever holds the lock may be waiting for the store */
 	struct sbx_buf doc;   /* what has arrived of the present document */
 	struct sbx_json_scan scan;
 	size_t scanned;
@@ -182,7 +186,11 @@ static int act(struct fsd *f, struct control_handle *h)
 		sbx_fail(&e, SBX_E_NO_MEMORY, "no memory for the run");
 	if (!node || orch_submit(f->orch, &h->who, &rq, &done, &e) < 0) {
 		free(node);
-		return refuse(f, h, &e);
+		if (e.code != SBX_E_INTERRUPTED)
+			return refuse(f, h, &e);
+		/* Nothing happened, and who interrupted it decides whether it is tried again. */
+		set_reply(f, h, sbx_error_json(&e));
+		return -EINTR;
 	}
 	crash_point("door_answering");
 	if (done.bound && !done.replayed) {
@@ -272,11 +280,26 @@ static int take_bytes(struct fsd *f, struct control_handle *h, const char *data,
 	return h->script ? 0 : take_json(f, h);
 }
 
+/* Takes back the bytes of a write that was interrupted, as if it had never come. */
+static void take_back(struct fsd *f, struct control_handle *h, size_t len, size_t scanned,
+		      const struct sbx_json_scan *scan)
+{
+	if (len == 0) {
+		reset_doc(f, h);
+		return;
+	}
+	h->doc.len = len;
+	h->doc.data[len] = '\0';
+	h->scanned = scanned;
+	h->scan = *scan;
+}
+
 static int take_document(struct fsd *f, struct control_handle *h, const char *data, size_t len,
 			 off_t off)
 {
-	bool later = h->doc.len > 0;
 	size_t head = len < sizeof(h->again.head) ? len : sizeof(h->again.head);
+	size_t before = h->doc.len, scanned = h->scanned;
+	struct sbx_json_scan scan = h->scan;
 	int r;
 
 	if (h->again.err && off == h->again.off && len == h->again.len &&
@@ -284,7 +307,9 @@ static int take_document(struct fsd *f, struct control_handle *h, const char *da
 		return h->again.err;
 	h->again.err = 0;
 	r = take_bytes(f, h, data, len);
-	if (r < 0 && later) {
+	if (r == -EINTR) {
+		take_back(f, h, before, scanned, &scan);
+	} else if (r < 0 && before > 0) {
 		h->again.err = r;
 		h->again.off = off;
 		h->again.len = len;
@@ -338,79 +363,91 @@ static int take_command(struct fsd *f, struct control_handle *h, const char *dat
 	return rc < 0 ? -fsd_errno(&e) : 0;
 }
 
-void control_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
-		   size_t len, off_t off)
-{
-	struct control_handle *h = (struct control_handle *)handle_of(fi);
-	int r;
+/* ---- performing --------------------------------------------------------------------------------
+ */
 
-	pthread_mutex_lock(&h->lock);
+static int take_write(struct fsd *f, struct control_handle *h, const struct act *a)
+{
 	if (h->verb == MS_W_SUBMIT || h->verb == MS_W_CHECK)
-		r = take_document(f, h, data, len, off);
-	else
-		r = take_command(f, h, data, len);
-	pthread_mutex_unlock(&h->lock);
-	if (r < 0)
-		fuse_reply_err(req, -r);
-	else
-		fuse_reply_write(req, len);
+		return take_document(f, h, a->data, a->len, a->off);
+	return take_command(f, h, a->data, a->len);
 }
 
-void control_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off)
+/* One that was interrupted is not tried again by the close of another copy of the descriptor. */
+static int act_script(struct fsd *f, struct control_handle *h)
 {
-	struct control_handle *h = (struct control_handle *)handle_of(fi);
+	int r = act(f, h);
 
-	(void)off; /* the kernel counts bytes written as well */
-	pthread_mutex_lock(&h->lock);
+	if (r == -EINTR)
+		reset_doc(f, h);
+	return r;
+}
+
+/* At every close of any copy of the descriptor: before the first byte (shells), in the middle (a
+ * forked copy), at the end. */
+static int take_flush(struct fsd *f, struct control_handle *h)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+
 	if (h->script)
-		(void)act(f, h); /* a refusal is what is read now */
+		return act_script(f, h);
+	if (h->doc.len == 0)
+		return 0;
+	/* Reported, and kept: another copy may bring the rest. */
+	sbx_fail(&e, SBX_E_INVALID_SPEC,
+		 "the document is not complete: it ends after %zu bytes with %u open "
+		 "brackets",
+		 h->doc.len, h->scan.depth);
+	set_reply(f, h, sbx_error_json(&e));
+	return -fsd_errno(&e);
+}
+
+static void take_read(struct fsd *f, struct control_handle *h)
+{
+	if (h->script)
+		(void)act_script(f, h); /* a refusal is what is read now */
 	if (!h->reply && h->doc.len == 0) {
 		h->reply = results_get(f->results, (uid_t)h->who.uid, h->view, &h->reply_len);
 		h->reply_off = 0;
 	}
-	if (!h->reply) {
-		fuse_reply_buf(req, NULL, 0);
-	} else {
-		size_t left = h->reply_len - h->reply_off;
-
-		if (size > left)
-			size = left;
-		fuse_reply_buf(req, h->reply + h->reply_off, size);
-		h->reply_off += size;
-	}
-	pthread_mutex_unlock(&h->lock);
 }
 
-/* Called at every close of any copy of the descriptor: before the first byte (shells), in the
- * middle (a forked copy), at the end. */
-void control_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
+static void reply_read(fuse_req_t req, struct control_handle *h, size_t size)
 {
-	struct control_handle *h = (struct control_handle *)handle_of(fi);
-	sbx_autoerror e = SBX_ERROR_INIT;
+	size_t left = h->reply ? h->reply_len - h->reply_off : 0;
+
+	if (size > left)
+		size = left;
+	fuse_reply_buf(req, h->reply ? h->reply + h->reply_off : NULL, size);
+	h->reply_off += size;
+}
+
+/* Performs and answers. Under the handle's lock. */
+static void perform(struct fsd *f, struct control_handle *h, struct act *a)
+{
 	int r = 0;
 
-	pthread_mutex_lock(&h->lock);
-	if (h->script) {
-		r = act(f, h);
-	} else if (h->doc.len > 0) {
-		/* Reported, and kept: another copy may bring the rest. */
-		char *json;
-
-		sbx_fail(&e, SBX_E_INVALID_SPEC,
-			 "the document is not complete: it ends after %zu bytes with %u open "
-			 "brackets",
-			 h->doc.len, h->scan.depth);
-		json = sbx_error_json(&e);
-		set_reply(f, h, json);
-		r = -fsd_errno(&e);
-	}
-	pthread_mutex_unlock(&h->lock);
-	fuse_reply_err(req, -r);
+	atomic_store(&h->writing, true);
+	store_give_up_when(&a->give_up);
+	if (a->what == ACT_WRITE)
+		r = take_write(f, h, a);
+	else if (a->what == ACT_FLUSH)
+		r = take_flush(f, h);
+	else
+		take_read(f, h);
+	store_give_up_when(NULL);
+	atomic_store(&h->writing, false);
+	writers_done(f->writers, a); /* once it is answered the request is no longer ours */
+	if (a->what == ACT_READ)
+		reply_read(a->req, h, a->len);
+	else if (r < 0 || a->what == ACT_FLUSH)
+		fuse_reply_err(a->req, -r);
+	else
+		fuse_reply_write(a->req, a->len);
 }
 
-void control_release(struct fsd *f, struct handle *base)
+static void release_now(struct fsd *f, struct control_handle *h)
 {
-	struct control_handle *h = (struct control_handle *)base;
 	struct bound *b;
 
 	wait_for_reply(&h->lock);
@@ -425,4 +462,107 @@ void control_release(struct fsd *f, struct handle *base)
 	sbx_buf_free(&h->doc);
 	free(h->reply);
 	free(h);
+}
+
+void control_perform(struct fsd *f, struct act *a)
+{
+	struct control_handle *h = (struct control_handle *)a->h;
+
+	if (a->what == ACT_RELEASE) {
+		writers_done(f->writers, a);
+		release_now(f, h);
+		return;
+	}
+	pthread_mutex_lock(&h->lock);
+	perform(f, h, a);
+	pthread_mutex_unlock(&h->lock);
+}
+
+/* Too many wait for the store already; nothing was taken, so the same write may come again. */
+static int refuse_wait(struct fsd *f, struct control_handle *h, int err)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	if (err == -EAGAIN) {
+		sbx_fail(&e, SBX_E_QUEUE_FULL,
+			 "too many requests wait for the store already; try again later");
+		set_reply(f, h, sbx_error_json(&e));
+	}
+	return err;
+}
+
+/* Takes the lock unless whoever has it may keep it for long. One that has just answered gives it
+ * back at once, while its client may be here already. */
+static bool lock_soon(struct control_handle *h)
+{
+	struct timespec until;
+
+	if (pthread_mutex_trylock(&h->lock) == 0)
+		return true;
+	if (atomic_load(&h->writing))
+		return false;
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += LOCK_SOON_MS * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000L;
+	until.tv_nsec %= 1000000000L;
+	return pthread_mutex_clocklock(&h->lock, CLOCK_MONOTONIC, &until) == 0;
+}
+
+/* Does it here, or hands it over when it could wait: for the store, when it writes to it, or for
+ * another operation on this handle that does. */
+static void here_or_there(struct fsd *f, struct control_handle *h, struct act *a)
+{
+	bool mine = lock_soon(h);
+	bool writes = mine && h->verb != MS_W_CHECK && (a->what == ACT_WRITE || h->script);
+	int r = 0;
+
+	if (mine && (!writes || writers_here(f->writers, a))) {
+		perform(f, h, a);
+	} else {
+		r = writers_give(f->writers, a);
+		if (r < 0 && mine)
+			r = refuse_wait(f, h, r);
+	}
+	if (r < 0)
+		fuse_reply_err(a->req, -r);
+	if (mine)
+		pthread_mutex_unlock(&h->lock);
+}
+
+void control_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
+		   size_t len, off_t off)
+{
+	struct act a = { .req = req,
+			 .h = handle_of(fi),
+			 .what = ACT_WRITE,
+			 .data = data,
+			 .len = len,
+			 .off = off };
+
+	here_or_there(f, (struct control_handle *)a.h, &a);
+}
+
+/* The offset means nothing: the kernel counts bytes written as well. */
+void control_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size)
+{
+	struct act a = { .req = req, .h = handle_of(fi), .what = ACT_READ, .len = size };
+
+	here_or_there(f, (struct control_handle *)a.h, &a);
+}
+
+void control_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
+{
+	struct act a = { .req = req, .h = handle_of(fi), .what = ACT_FLUSH };
+
+	here_or_there(f, (struct control_handle *)a.h, &a);
+}
+
+/* Nobody waits for it, so what must write is never done by a server. */
+void control_release(struct fsd *f, struct handle *base)
+{
+	struct act a = { .h = base, .what = ACT_RELEASE };
+	struct control_handle *h = (struct control_handle *)base;
+
+	if (!h->bound || writers_give(f->writers, &a) < 0)
+		release_now(f, h);
 }

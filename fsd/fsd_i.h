@@ -4,11 +4,11 @@
  * a request, asks the orchestrator, and answers the kernel. It decides nothing and keeps nothing
  * that a restart would need: inode numbers are computed from (row, node).
  *
- * Threads:
- *   servers   FSD_THREADS of them read requests and answer; a handler never waits for anything but
- * the store. What must wait is parked (park.c) and answered later by feed      which follows the
- * feed of changes and the logs that somebody streams kicker    which performs no-op system calls on
- * the mount itself, so that inotify users hear of changes (kick.c); no handler ever waits for it
+ * Threads, which docs/architecture.md describes: the servers read requests and answer; a handler
+ * never waits for anything but the store, and few of them to write to it (writers.c). What must
+ * wait is parked (park.c) and answered later by the feed thread, which follows the feed of changes
+ * and the logs that somebody streams. The kicker performs no-op system calls on the mount itself,
+ * so that inotify users hear of changes (kick.c); no handler ever waits for it.
  */
 #ifndef SBX_FSD_FSD_I_H
 #define SBX_FSD_FSD_I_H
@@ -36,6 +36,7 @@ struct kicker;
 struct feed;
 struct results;
 struct real_nodes;
+struct writers;
 
 struct fsd {
 	struct orch *orch;
@@ -48,6 +49,7 @@ struct fsd {
 	struct parking *parking;
 	struct feed *feed;
 	struct kicker *kicker;
+	struct writers *writers;
 	struct results *results;
 	struct real_nodes *real;
 	pthread_mutex_t handles_lock;
@@ -210,6 +212,35 @@ int log_view_of(const struct ms_node *n); /* enum log_view */
 /* Size of a log node now, or -errno. *changed is set when the log has a file to say so. */
 int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed);
 
+/* ---- writers.c: operations that write to the store --------------------------------------------
+ */
+
+enum act_what { ACT_WRITE = 1, ACT_READ, ACT_FLUSH, ACT_RELEASE };
+/* One operation on a control handle. */
+struct act {
+	fuse_req_t req; /* NULL for ACT_RELEASE */
+	struct handle *h;
+	enum act_what what;
+	const char *data; /* of a write; borrowed, or `copy` while it waits */
+	size_t len;	  /* of a write, or the size of a read */
+	off_t off;
+	/* Of writers.c. */
+	char *copy;		/* owned */
+	struct act *next, **at; /* all that wait or write; at is NULL when it is not among them */
+	bool queued, here;
+	atomic_bool give_up; /* its caller was interrupted: it need not wait for the store */
+};
+struct writers *writers_start(struct fsd *f, struct sbx_error *e);
+/* Joins the threads; what is queued is answered with ENOTCONN. Nobody writes here any more. */
+void writers_stop(struct writers *w);
+void writers_free(struct writers *w);
+/* May this server thread perform it itself? Then writers_done follows, before the answer. */
+bool writers_here(struct writers *w, struct act *a);
+void writers_done(struct writers *w, struct act *a);
+/* Hands a copy to a writer, which calls control_perform. -EAGAIN: too many wait already, -ENOMEM,
+ * -ENOTCONN: there are no writers any more. */
+int writers_give(struct writers *w, const struct act *a);
+
 /* ---- control.c: new, check, ctl, stdin
  * ---------------------------------------------------------------------------------- */
 
@@ -217,8 +248,10 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 		  struct fuse_file_info *fi);
 void control_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
 		   size_t len, off_t off);
-void control_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off);
+void control_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size);
 void control_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi);
+/* A writer thread: performs and answers. */
+void control_perform(struct fsd *f, struct act *a);
 void control_release(struct fsd *f, struct handle *h);
 
 /* The last result of each user, for a fresh reader of runs/new and runs/check. */

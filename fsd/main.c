@@ -74,7 +74,7 @@ static int start_threads(struct server *s, struct sbx_error *e)
 	if (orch_settings(f->orch)->inotify && !(f->kicker = kicker_start(f, e)))
 		return -(int)e->code;
 	f->feed = feed_start(f, e);
-	if (!f->feed)
+	if (!f->feed || !(f->writers = writers_start(f, e)))
 		return -(int)e->code;
 	for (; s->n_threads < FSD_THREADS; s->n_threads++) {
 		int r = pthread_create(&s->threads[s->n_threads], NULL, serve_requests, s);
@@ -247,7 +247,7 @@ static bool is_disconnected(struct fuse_session *se)
 }
 
 /* The feed first, which tells the kicker; then the kicker, which uses the mount; then the servers;
- * then the reads that are parked; then the open files. */
+ * then the writers and the reads that are parked; then the open files. */
 static void stop(struct server *s)
 {
 	struct fsd *f = &s->fsd;
@@ -256,9 +256,11 @@ static void stop(struct server *s)
 	kicker_stop(f->kicker);
 	if (f->se)
 		stop_threads(s);
+	writers_stop(f->writers);
 	parking_end(f->parking);
 	/* Runs that are bound to one of them end here: nobody can close it any more. */
 	handle_close_all(f);
+	writers_free(f->writers);
 	feed_free(f->feed);
 	parking_free(f->parking);
 	free(f->holders);

@@ -184,7 +184,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		log_read(req, (struct log_handle *)h, size, off);
 		break;
 	case H_CONTROL:
-		control_read(self(req), req, fi, size, off);
+		control_read(self(req), req, fi, size);
 		break;
 	case H_STREAM:
 		stream_read(self(req), req, fi, size);

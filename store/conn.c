@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,6 +274,26 @@ int store_lock(struct store *s, const char *name)
 
 /* ---- transactions ---- */
 
+/* Of this thread's caller, see store.h; borrowed. */
+static _Thread_local const atomic_bool *give_up;
+
+void store_give_up_when(const atomic_bool *flag)
+{
+	give_up = flag;
+}
+
+bool store_given_up(void)
+{
+	return give_up && atomic_load(give_up);
+}
+
+void store_look_again(struct store *s)
+{
+	pthread_mutex_lock(&s->write_lock);
+	pthread_cond_broadcast(&s->write_free);
+	pthread_mutex_unlock(&s->write_lock);
+}
+
 bool store_write_lock(struct store *s, int wait_seconds)
 {
 	struct timespec until = { 0, 0 };
@@ -282,7 +303,7 @@ bool store_write_lock(struct store *s, int wait_seconds)
 	(void)clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += wait_seconds;
 	pthread_mutex_lock(&s->write_lock);
-	while (s->writing && rc == 0 && wait_seconds > 0)
+	while (s->writing && rc == 0 && wait_seconds > 0 && !store_given_up())
 		rc = pthread_cond_timedwait(&s->write_free, &s->write_lock, &until);
 	mine = !s->writing;
 	s->writing = true;
@@ -298,19 +319,30 @@ void store_write_unlock(struct store *s)
 	pthread_mutex_unlock(&s->write_lock);
 }
 
+static int gave_up(struct sbx_error *e)
+{
+	return sbx_fail(e, SBX_E_INTERRUPTED,
+			"interrupted while others held the database; nothing was done");
+}
+
 int store_begin(struct store *s, struct store_tx **ret, struct sbx_error *e)
 {
 	int r;
 
 	if (!store_write_lock(s, STORE_WAIT_SECONDS))
-		return sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
-				"cannot begin a transaction: others of this process have held the "
-				"database for more than %d s",
-				STORE_WAIT_SECONDS);
+		return store_given_up()
+			       ? gave_up(e)
+			       : sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
+					  "cannot begin a transaction: others of this process have "
+					  "held the database for more than %d s",
+					  STORE_WAIT_SECONDS);
 	r = s->sql->begin(s->writer->db, e);
 	if (r < 0) {
 		store_write_unlock(s);
-		return r;
+		if (!store_given_up())
+			return r;
+		sbx_error_clear(e);
+		return gave_up(e);
 	}
 	s->tx = (struct store_tx){ .s = s, .changed = false, .failed = false };
 	*ret = &s->tx;

@@ -51,7 +51,8 @@ struct sql_driver {
 	int (*exec)(struct sql_conn *c, const char *script, struct sbx_error *e);
 
 	/* A transaction that holds the right to write from its first moment, so that reading
-	 * first and writing later cannot fail. Waits up to 10 s for it. */
+	 * first and writing later cannot fail. Waits up to 10 s for it, or until the thread gives
+	 * up (store_given_up). */
 	int (*begin)(struct sql_conn *c, struct sbx_error *e);
 	/* After a failure nothing was written and there is no transaction any more. */
 	int (*commit)(struct sql_conn *c, struct sbx_error *e);
@@ -79,5 +80,8 @@ struct sql_driver {
 };
 
 extern const struct sql_driver store_sqlite;
+
+/* conn.c: need the calling thread not wait for the right to write any more? */
+bool store_given_up(void);
 
 #endif

@@ -56,6 +56,7 @@ struct sql_conn {
 	int64_t busy_since; /* boot clock; when the present wait began */
 	uint64_t jitter;    /* state of a xorshift generator */
 	int backlog;
+	bool beginning; /* a transaction: nothing is done yet, so the wait may be given up */
 };
 
 /* A sqlite3_stmt is handed out as our opaque type. */
@@ -111,7 +112,8 @@ static int wait_for_lock(void *ctx, int count)
 
 	if (count == 0)
 		c->busy_since = now;
-	if (now - c->busy_since > BUSY_SECONDS * SBX_SECOND_US)
+	if (now - c->busy_since > BUSY_SECONDS * SBX_SECOND_US ||
+	    (c->beginning && store_given_up()))
 		return 0;
 	if (us > BUSY_MOST_US)
 		us = BUSY_MOST_US;
@@ -231,8 +233,11 @@ static int sqlite_open(const char *path, enum sql_mode mode, struct sql_conn **r
 
 static int sqlite_begin(struct sql_conn *c, struct sbx_error *e)
 {
-	int rc = sqlite3_exec(c->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+	int rc;
 
+	c->beginning = true;
+	rc = sqlite3_exec(c->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+	c->beginning = false;
 	return rc == SQLITE_OK ? 0 : fail(c->db, rc, "begin a transaction", e);
 }
 

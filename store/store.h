@@ -55,6 +55,11 @@ int store_lock(struct store *s, const char *name);
 
 /* BEGIN IMMEDIATE. *ret must be ended by store_commit or store_rollback. */
 int store_begin(struct store *s, struct store_tx **ret, struct sbx_error *e);
+/* While *flag is true, store_begin of the calling thread does not wait for the right to write: it
+ * ends with SBX_E_INTERRUPTED and has done nothing. NULL: it always waits. Whoever sets a flag for
+ * another thread calls store_look_again. */
+void store_give_up_when(const _Atomic(bool) *flag);
+void store_look_again(struct store *s);
 /*
  * Commits and frees tx, also on failure (then nothing was written). With durable, returns
  * only when the write-ahead log is on the disk; the sync happens after the write lock is

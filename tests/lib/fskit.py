@@ -215,9 +215,17 @@ class Child:
 
 
 def blocked_in_read(pid, timeout=20):
-    """Waits until the process sleeps in a read of the mount; its look-up and open are requests, too, in
+    blocked_in(pid, {"x86_64": "0", "aarch64": "63"}, timeout)
+
+
+def blocked_in_write(pid, timeout=20):
+    blocked_in(pid, {"x86_64": "1", "aarch64": "64"}, timeout)
+
+
+def blocked_in(pid, numbers, timeout):
+    """Waits until the process sleeps in this call to the mount; its look-up and open are requests, too, in
     which it may sleep. The state has no event to wait for, so this yields the processor between looks."""
-    read = {"x86_64": "0", "aarch64": "63"}.get(os.uname().machine)
+    number = numbers.get(os.uname().machine)
     end = time.monotonic() + timeout * sbx.SLOW
     while time.monotonic() < end:
         with open("/proc/%d/stat" % pid) as f:
@@ -226,7 +234,7 @@ def blocked_in_read(pid, timeout=20):
             where = f.read()
         with open("/proc/%d/syscall" % pid) as f:
             call = f.read().split()[0]
-        if state in "SD" and ("fuse" in where or "request_wait" in where) and read in (call, None):
+        if state in "SD" and ("fuse" in where or "request_wait" in where) and number in (call, None):
             return
         os.sched_yield()
     raise AssertionError("process %d does not wait in the mount" % pid)
