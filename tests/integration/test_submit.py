@@ -510,9 +510,17 @@ class Refusals(SubmitCase):
                 ({"command": ["true"], "base_image": "no-such"}, errno.EINVAL, "image_not_found"),
                 ({"command": ["true"], "runtime": "vz_macos"}, errno.ENODEV, "runtime_unavailable"),
                 ({"command": ["true"], "network_policy": "allowlist"}, errno.EOPNOTSUPP, "policy_unsupported"),
+                ({"command": ["true"], "network_policy": "allow_all"}, errno.EOPNOTSUPP, "policy_unsupported"),
                 ({"command": ["true"], "session_id": "no-such"}, errno.ENOENT, "session_not_found")):
             with self.subTest(code=code):
                 self.refused(doc, number, code)
+
+    def test_network_policy_is_a_word_in_any_case(self):
+        e = self.refused({"command": ["true"], "network_policy": " Allow_ALL "}, errno.EOPNOTSUPP, "policy_unsupported")
+        self.assertEqual((e.details["requirement"], e.details["reasons"]), ("allow_all", ["unsupported_network_policy"]))
+        run = self.m.run(dict(HELLO, network_policy=" DeNy_AlL "))
+        self.assertEqual(json.loads(run.read("spec.json"))["network_policy"], "deny_all")
+        self.one()
 
     def test_byte_order_mark_is_skipped(self):
         self.m.submit(b"\xef\xbb\xbf" + json.dumps(HELLO).encode())

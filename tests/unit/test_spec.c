@@ -42,6 +42,8 @@ static const struct {
 	{ WITH("\"stdin_b64\":\"QQ\""), "\"stdin_b64\":\"QQ==\"" },
 	{ WITH("\"network_policy\":\"allowlist\",\"network_allowlist\":[\"*.a.org\"]"),
 	  "\"network_policy\":\"allowlist\",\"network_allowlist\":[\"*.a.org\"]" },
+	/* Which words there are is for the policy to say. */
+	{ WITH("\"network_policy\":\" Allow_ALL\""), "\"network_policy\":\" Allow_ALL\"" },
 	{ WITH("\"runtime\":\"vz_macos\""), "\"runtime\":\"vz_macos\"" },
 	{ WITH("\"cwd\":\"a/b\""), "\"cwd\":\"a/b\"" },
 	{ WITH("\"cwd\":\"/tmp/..x\""), "\"cwd\":\"/tmp/..x\"" },
