@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -29,6 +30,7 @@ static struct orch_config *config_free(struct orch_config *c)
 	config_free(c->older);
 	orch_settings_free(c->settings);
 	orch_preflights_free(c->preflights);
+	sbx_closep(&c->file);
 	free(c);
 	return NULL;
 }
@@ -81,7 +83,8 @@ static char *find_runner(const char *given, struct sbx_error *e)
  */
 
 /* Runs `sandbox-runner --preflight` and collects what it prints, for at most 20 s. */
-static int spawn_preflight(const struct orch *o, int *ret_out, pid_t *ret_pid)
+static int spawn_preflight(const struct orch *o, const struct orch_config *c, int *ret_out,
+			   pid_t *ret_pid)
 {
 	posix_spawn_file_actions_t fa;
 	int p[2], r;
@@ -94,10 +97,8 @@ static int spawn_preflight(const struct orch *o, int *ret_out, pid_t *ret_pid)
 	argv[n++] = (char *)(uintptr_t) "--preflight";
 	argv[n++] = (char *)(uintptr_t) "--state";
 	argv[n++] = o->state_dir;
-	if (o->config_path) {
-		argv[n++] = (char *)(uintptr_t) "--config";
-		argv[n++] = o->config_path;
-	}
+	argv[n++] = (char *)(uintptr_t) "--config";
+	argv[n++] = (char *)(uintptr_t) "/proc/self/fd/3";
 	for (size_t i = 0; i < o->n_overrides; i++) {
 		argv[n++] = (char *)(uintptr_t) "-o";
 		argv[n++] = o->overrides[i];
@@ -105,7 +106,8 @@ static int spawn_preflight(const struct orch *o, int *ret_out, pid_t *ret_pid)
 	posix_spawn_file_actions_init(&fa);
 	(void)posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
 	(void)posix_spawn_file_actions_adddup2(&fa, p[1], 1);
-	(void)posix_spawn_file_actions_addclosefrom_np(&fa, 3);
+	(void)posix_spawn_file_actions_adddup2(&fa, c->file, 3);
+	(void)posix_spawn_file_actions_addclosefrom_np(&fa, 4);
 	r = posix_spawn(ret_pid, o->runner, &fa, NULL, argv, environ);
 	posix_spawn_file_actions_destroy(&fa);
 	close(p[1]);
@@ -135,13 +137,14 @@ static void collect(int fd, int64_t until_us, struct sbx_buf *out)
 	}
 }
 
-static struct orch_preflights *try_runtimes(struct orch *o, struct sbx_error *e)
+static struct orch_preflights *try_runtimes(struct orch *o, const struct orch_config *c,
+					    struct sbx_error *e)
 {
 	sbx_autobuf out = SBX_BUF_INIT(PREFLIGHT_MAX);
 	sbx_autoclose int fd = -1;
 	struct orch_preflights *p = NULL;
 	pid_t pid = -1;
-	int status = 0, r = spawn_preflight(o, &fd, &pid);
+	int status = 0, r = spawn_preflight(o, c, &fd, &pid);
 
 	if (r != 0) {
 		sbx_fail_errno(e, SBX_E_RUNTIME_UNAVAILABLE, r, "cannot run '%s'", o->runner);
@@ -164,6 +167,23 @@ static struct orch_preflights *try_runtimes(struct orch *o, struct sbx_error *e)
 /* ---- configuration ------------------------------------------------------------------------------
  */
 
+/* The bytes in a file of memory that nobody can change. */
+static int sealed_file(const struct orch_settings *s, int *ret, struct sbx_error *e)
+{
+	enum { LOWEST = 16 }; /* clear of the numbers that children get */
+	sbx_autoclose int made = memfd_create("sandboxfs.conf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	sbx_autoclose int fd = made < 0 ? -1 : fcntl(made, F_DUPFD_CLOEXEC, LOWEST);
+	int r = fd < 0 ? -errno : sbx_write_all(fd, s->file ? s->file : "", s->file_len);
+
+	if (r == 0 &&
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0)
+		r = -errno;
+	if (r < 0)
+		return sbx_fail_errno(e, SBX_E_INTERNAL, -r, "cannot keep the configuration");
+	*ret = sbx_steal_fd(&fd);
+	return 0;
+}
+
 static struct orch_config *read_config(struct orch *o, bool preflight, struct sbx_error *e)
 {
 	struct orch_config *c = calloc(1, sizeof(*c));
@@ -172,12 +192,14 @@ static struct orch_config *read_config(struct orch *o, bool preflight, struct sb
 		sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the configuration");
 		return NULL;
 	}
+	c->file = -1;
 	if (orch_settings_load(o->config_path, (const char *const *)o->overrides, o->n_overrides,
-			       &c->settings, e) < 0)
+			       &c->settings, e) < 0 ||
+	    sealed_file(c->settings, &c->file, e) < 0)
 		return config_free(c);
 	orch_policy_hash(c->settings, c->policy_hash);
 	if (preflight) {
-		c->preflights = try_runtimes(o, e);
+		c->preflights = try_runtimes(o, c, e);
 		if (!c->preflights)
 			return config_free(c);
 	}

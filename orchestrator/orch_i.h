@@ -22,6 +22,9 @@ struct orch_config {
 	struct orch_settings *settings;	    /* owned */
 	struct orch_preflights *preflights; /* owned */
 	char policy_hash[17];
+	/* The file that the settings are from as it was then, in memory and sealed: what runners
+	 * read, so that who edits the file harms only a reload. Owned. */
+	int file;
 	struct orch_config *older; /* owned */
 };
 

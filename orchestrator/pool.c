@@ -42,9 +42,8 @@ struct pool_runner {
 	enum runner_state state;
 	bool dead; /* seen to have ended, not yet removed */
 	pid_t pid;
-	int fd; /* SOCK_SEQPACKET, non-blocking, owned */
-	const struct orch_config
-		*config; /* that it was started with; compared, never looked into */
+	int fd;				  /* SOCK_SEQPACKET, non-blocking, owned */
+	const struct orch_config *config; /* that it was started with */
 	char owner[192];
 	char run_id[37]; /* while BUSY */
 	int64_t generation;
@@ -175,10 +174,8 @@ static char **runner_argv(const struct orch *o)
 	argv[n++] = o->runner;
 	argv[n++] = (char *)(uintptr_t) "--state";
 	argv[n++] = o->state_dir;
-	if (o->config_path) {
-		argv[n++] = (char *)(uintptr_t) "--config";
-		argv[n++] = o->config_path;
-	}
+	argv[n++] = (char *)(uintptr_t) "--config";
+	argv[n++] = (char *)(uintptr_t) "/proc/self/fd/4";
 	if (o->mountpoint) {
 		argv[n++] = (char *)(uintptr_t) "--mountpoint";
 		argv[n++] = o->mountpoint;
@@ -190,8 +187,9 @@ static char **runner_argv(const struct orch *o)
 	return argv;
 }
 
-/* Starts the program with the socket as its descriptor 3, in a session of its own. */
-static int spawn(const struct orch *o, int fd, pid_t *ret)
+/* Starts the program with the socket as its descriptor 3 and the configuration as its descriptor 4,
+ * in a session of its own. */
+static int spawn(const struct orch *o, const struct orch_config *c, int fd, pid_t *ret)
 {
 	sbx_autofree char **argv = runner_argv(o);
 	posix_spawn_file_actions_t fa;
@@ -212,9 +210,10 @@ static int spawn(const struct orch *o, int fd, pid_t *ret)
 	(void)posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
 	(void)posix_spawn_file_actions_addopen(&fa, 1, "/dev/null", O_WRONLY, 0);
 	(void)posix_spawn_file_actions_adddup2(&fa, fd, 3);
+	(void)posix_spawn_file_actions_adddup2(&fa, c->file, 4);
 	/* Other descriptors of ours are close-on-exec; what a careless library left open is not
 	 * the runner's to keep. */
-	(void)posix_spawn_file_actions_addclosefrom_np(&fa, 4);
+	(void)posix_spawn_file_actions_addclosefrom_np(&fa, 5);
 	r = posix_spawn(ret, o->runner, &fa, &attr, argv, environ);
 	posix_spawn_file_actions_destroy(&fa);
 	posix_spawnattr_destroy(&attr);
@@ -239,7 +238,7 @@ static void start_runner(struct pool *p)
 	r->fd = pair[0];
 	r->config = orch_config(p->o);
 	(void)fcntl(r->fd, F_SETFL, O_NONBLOCK);
-	rc = spawn(p->o, pair[1], &r->pid);
+	rc = spawn(p->o, r->config, pair[1], &r->pid);
 	crash_point("door_runner_started");
 	close(pair[1]);
 	ev.data.ptr = r;

@@ -66,6 +66,7 @@ struct orch_settings *orch_settings_free(struct orch_settings *s)
 			free(s->origins[i]);
 	}
 	free(s->origins);
+	free(s->file);
 	free(s);
 	return NULL;
 }

@@ -38,6 +38,9 @@ struct orch_settings {
 	/* Where each value came from, in table order: "default", "file LINE", "environment",
 	 * "command line". Owned. */
 	char **origins;
+	/* The bytes of the file that was read, owned; NULL when there was none. */
+	char *file;
+	size_t file_len;
 };
 
 struct orch_settings *orch_settings_free(struct orch_settings *s); /* NULL is fine */

@@ -188,5 +188,9 @@ int orch_settings_file(struct orch_settings *s, const char *path, bool optional,
 		r.rc = sbx_fail(e, SBX_E_NO_MEMORY, "no memory to parse %s", path);
 	free(r.value);
 	free(r.seen);
-	return r.rc;
+	if (r.rc)
+		return r.rc;
+	s->file = sbx_steal(&text);
+	s->file_len = len;
+	return 0;
 }

@@ -45,7 +45,8 @@ bool orch_word_in(const char *words, const char *word, size_t len);
 
 /* settings_file.c */
 
-/* Reads the [sandbox] section of an INI file. With optional, a missing file is fine. */
+/* Reads the [sandbox] section of an INI file, and keeps its bytes. With optional, a missing file is
+ * fine. */
 int orch_settings_file(struct orch_settings *s, const char *path, bool optional,
 		       struct sbx_error *e);
 

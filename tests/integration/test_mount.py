@@ -321,15 +321,17 @@ class Signals(sbx.Case):
         run.ctl("kill")
         run.wait()
 
+    def reload(self, text, line):
+        with open(self.m.conf, "w") as f:
+            f.write(text)
+        size = os.path.getsize(self.m.log_path)
+        with fskit.Inotify() as ino:
+            ino.add(self.m.log_path, ino.MODIFY)
+            self.m.proc.send_signal(signal.SIGHUP)
+            ino.wait(lambda p, m, n: line in self.m.errors()[size:])
+
     def test_hup_reads_the_configuration_again(self):
-        def reload(text, line):
-            with open(self.m.conf, "w") as f:
-                f.write(text)
-            size = os.path.getsize(self.m.log_path)
-            with fskit.Inotify() as ino:
-                ino.add(self.m.log_path, ino.MODIFY)
-                self.m.proc.send_signal(signal.SIGHUP)
-                ino.wait(lambda p, m, n: line in self.m.errors()[size:])
+        reload = self.reload
         self.m.submit({"command": ["true"]})
         reload("[sandbox]\nqueue_max_length = 0\n", "configuration reloaded")
         with self.assertRaises(sbx.Refused) as c:
@@ -341,6 +343,23 @@ class Signals(sbx.Case):
             self.m.submit({"command": ["true"]})
         reload("", "configuration reloaded")
         self.m.submit({"command": ["true"]}).wait()
+
+    def test_broken_file_that_is_saved_harms_only_a_reload(self):
+        """New runners get what their door has read, not what is in the file now."""
+        self.reload("[sandbox]\nwarm_runners = 1\npids_limit = 77  # kept\n", "configuration reloaded")
+        for broken in ("[sandbox]\npids_limit = many\n", "no configuration", None):
+            if broken is None:
+                os.unlink(self.m.conf)
+            else:
+                with open(self.m.conf, "w") as f:
+                    f.write(broken)
+            fskit.kill_idle_runners(self.m)
+            run = self.m.run({"command": ["true"]})
+            self.assertEqual((run.exit, json.loads(run.read("spec.json"))["resources"]["pids"]), ("0", 77))
+        self.reload("[sandbox]\npids_limit = many\n", "configuration not reloaded")
+        self.assertEqual(self.m.run({"command": ["true"]}).exit, "0")
+        self.reload("", "configuration reloaded")
+        self.assertNotIn("cannot start", self.m.errors())
 
 
 class Killed(unittest.TestCase):

@@ -78,6 +78,14 @@ def wait_exit(proc, timeout=20):
     return proc.wait(timeout * sbx.SLOW)
 
 
+def kill_idle_runners(mount):
+    """While no run is under way. Their places are taken by new ones."""
+    for pid in mount.processes():
+        if pid != mount.proc.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 class Inotify:
     MODIFY, ATTRIB, CLOSE_WRITE, CREATE, DELETE = 0x2, 0x4, 0x8, 0x100, 0x200
 
