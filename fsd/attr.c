@@ -124,6 +124,7 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	memset(st, 0, sizeof(*st));
 	st->st_ino = is_serial(ino_node(ino)) ? ino_make(0, ino_node(ino)) : ino;
 	st->st_mode = types[n->kind] | n->mode;
+	acl_mode(f, st);
 	st->st_nlink = n->kind == MS_K_DIR ? 2 : 1;
 	st->st_uid = run && run->key.uid >= 0 ? (uid_t)run->key.uid : f->uid;
 	st->st_gid = st->st_uid == f->uid ? getgid() : (gid_t)st->st_uid;

@@ -44,7 +44,10 @@ struct fsd {
 	struct fuse_session *se;
 	const char *mountpoint; /* absolute */
 	bool enforce;		/* the kernel checks permissions (default_permissions) */
-	uid_t uid;		/* of this process: owner of what belongs to nobody */
+	bool acl;		/* and asks for access control lists, see acl.c */
+	uid_t admins[ORCH_ADMINS_MAX];
+	size_t n_admins;
+	uid_t uid; /* of this process: owner of what belongs to nobody */
 	int64_t started_us;
 	struct parking *parking;
 	struct feed *feed;
@@ -122,6 +125,13 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 bool node_exists(const struct ms_node *n, const struct run_ref *run);
 /* How long the kernel may believe a name that leads to this node. */
 double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run);
+
+/* ---- acl.c ------------------------------------------------------------------------------------
+ */
+
+/* Sets the group bits of what has a list. */
+void acl_mode(const struct fsd *f, struct stat *st);
+void acl_getxattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
 
 /* ---- render.c
  * -------------------------------------------------------------------------------------------- */

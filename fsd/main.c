@@ -213,6 +213,7 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->mountpoint = o->mountpoint;
 	f->uid = getuid();
 	f->started_us = sbx_now_us();
+	f->n_admins = orch_admin_uids(f->orch, f->admins);
 	f->on_ready = ready;
 	f->on_ready_ctx = s;
 	f->results = results_new();

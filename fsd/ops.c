@@ -27,6 +27,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 				       FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_ATOMIC_O_TRUNC |
 				       FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_CACHE_SYMLINKS);
 	conn->want &= ~(unsigned)(FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_CACHE_SYMLINKS);
+	f->acl = f->enforce && f->n_admins > 0 && (conn->capable & FUSE_CAP_POSIX_ACL);
+	if (f->acl)
+		conn->want |= FUSE_CAP_POSIX_ACL;
 	if (conn->max_write > 128 << 10)
 		conn->max_write = 128 << 10;
 	if (f->on_ready)
@@ -323,6 +326,11 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		fuse_reply_lseek(req, whence == SEEK_HOLE ? st.st_size : off);
 }
 
+static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+	acl_getxattr(self(req), req, ino, name, size);
+}
+
 /* The tree is not for making or removing things: EPERM, and never ENOSYS, so that tools say it
  * well. */
 static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
@@ -393,6 +401,7 @@ const struct fuse_lowlevel_ops fsd_ops = {
 	.readdirplus = op_readdirplus,
 	.releasedir = op_releasedir,
 	.statfs = op_statfs,
+	.getxattr = op_getxattr,
 	.poll = op_poll,
 	.lseek = op_lseek,
 };

@@ -150,6 +150,7 @@ static void present(struct fsd *f, fuse_ino_t ino, int64_t row, struct stat *st)
 	st->st_gid = st->st_uid == f->uid ? getgid() : (gid_t)st->st_uid;
 	st->st_ino = ino;
 	st->st_mode = S_ISDIR(st->st_mode) ? S_IFDIR | 0500 : S_IFREG | 0400;
+	acl_mode(f, st);
 	if (S_ISREG(st->st_mode))
 		st->st_nlink = 1;
 }

@@ -378,3 +378,25 @@ void orch_principal_uid(struct orch *o, uid_t uid, const char *door, struct orch
 	ret->door = door;
 	ret->admin = uid == 0 || in_list(orch_settings(o)->admins, ret->user);
 }
+
+size_t orch_admin_uids(struct orch *o, uid_t ret[ORCH_ADMINS_MAX])
+{
+	const char *p = orch_settings(o)->admins;
+	char room[16384], name[64];
+	struct passwd pw, *found;
+	size_t n = 0, len;
+	unsigned uid;
+
+	for (; p && *p && n < ORCH_ADMINS_MAX; p += len + (p[len] == ',')) {
+		len = strcspn(p, ",");
+		if (len >= sizeof(name)) /* a principal's name is no longer than that */
+			continue;
+		memcpy(name, p, len);
+		name[len] = '\0';
+		if (getpwnam_r(name, &pw, room, sizeof(room), &found) == 0 && found)
+			ret[n++] = pw.pw_uid;
+		else if (sscanf(name, "uid:%u", &uid) == 1)
+			ret[n++] = uid;
+	}
+	return n;
+}

@@ -30,6 +30,9 @@ struct orch_principal {
 /* The principal of a local uid: its login name ("uid:N" when it has none), admin when it is 0 or
  * named in the setting `admins`. Cached. */
 void orch_principal_uid(struct orch *o, uid_t uid, const char *door, struct orch_principal *ret);
+/* The uids of those whom the setting names now, as far as they have one; their number. */
+enum { ORCH_ADMINS_MAX = 64 };
+size_t orch_admin_uids(struct orch *o, uid_t ret[ORCH_ADMINS_MAX]);
 
 /* ---- life of the orchestrator ------------------------------------------------------- */
 

@@ -332,6 +332,72 @@ class Administrators(UserCase):
     def test_named_admin_sees_the_admin_directory(self):
         self.assertIn("admin", as_user(CAROL, os.listdir, self.m.mnt))
 
+    def test_named_admin_reads_the_admin_directory(self):
+        def look():
+            return {n: json.loads(slurp(self.path("admin", n))) for n in os.listdir(self.path("admin"))}
+        self.assertIn("queue.json", as_user(CAROL, look))
+        for name in ("admin/queue.json", "admin"):
+            self.assertErrno((errno.ENOENT, errno.EACCES), ALICE, slurp, self.path(name))
+
+    def test_named_admin_reads_a_foreign_run_in_full(self):
+        a = self.finished(ALICE, dict(HELLO, command=["sh", "-c", "echo hello; mkdir d; echo x > a; echo y > d/b"],
+                                      capture_patterns=["**"]))
+
+        def look():
+            os.listdir(a.dir)
+            os.listdir(a.path("artifacts/d"))
+            return {n: slurp(a.path(n)) for n in (*FILES, "artifacts/d/b")}
+        for _ in range(2):
+            got = as_user(CAROL, look)
+            self.assertEqual((got["stdout"], got["artifacts/a"], got["artifacts/d/b"]), ("hello\n", "x\n", "y\n"))
+            self.assertEqual(json.loads(got["spec.json"])["capture_patterns"], ["**"])
+            # What the kernel has learned for one is no way in for another.
+            self.assertHidden(BOB, a.dir)
+            for name in (*FILES, "artifacts/d/b", "artifacts"):
+                self.assertErrno((errno.ENOENT, errno.EACCES), BOB, slurp, a.path(name))
+                self.assertErrno((errno.ENOENT, errno.EACCES), BOB, os.stat, a.path(name))
+        self.assertEqual(as_user(ALICE, look), got)
+
+    def test_named_admin_ends_a_foreign_run(self):
+        a = fskit.submit_as(ALICE, self.m, {"command": ["cat"], "interactive": True, "spec_version": "1.1"})
+        a.wait_phase("running")
+
+        def write(name, text):
+            with open(a.path(name), "wb", buffering=0) as f:
+                return f.write(text)
+        as_user(CAROL, write, "stdin", b"from the admin\n")
+        a.stream_until(b"from the admin\n")
+        self.assertErrno((errno.ENOENT, errno.EACCES), BOB, write, "ctl", b"kill\n")
+        as_user(CAROL, write, "ctl", b"kill\n")
+        self.assertEqual(a.wait(), "killed")
+
+    def test_group_of_the_owner_gains_nothing(self):
+        """The group bits of the mode are the mask of the list."""
+        a = self.finished(ALICE)
+        self.assertEqual(stat.S_IMODE(os.stat(a.dir).st_mode), 0o750)
+        as_user(CAROL, os.listdir, a.dir)
+
+        r, w = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setgroups([ALICE, 0])
+                os.setresgid(ALICE, ALICE, ALICE)
+                os.setresuid(BOB, BOB, BOB)
+                for path in (a.dir, a.path("spec.json"), a.path("artifacts"), self.path("admin")):
+                    try:
+                        os.listdir(path) if os.path.basename(path) != "spec.json" else slurp(path)
+                        os.write(w, path.encode())
+                    except OSError as e:
+                        if e.errno not in (errno.EACCES, errno.ENOENT):
+                            os.write(w, repr(e).encode())
+            finally:
+                os._exit(0)
+        os.close(w)
+        os.waitpid(pid, 0)
+        with os.fdopen(r) as f:
+            self.assertEqual(f.read(), "")
+
     def test_named_admin_hears_everybodys_events(self):
         a = self.finished(ALICE)
 

@@ -35,7 +35,7 @@ PARTS = {
     "fsd": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/settings.h",
              "store/store.h", "store/log.h", "runtimes/runtimes.h"),
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
-            "status_ feed_ kicker_ writers_ dir_ real_ wait_ poll_ handle_"),
+            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_"),
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/settings.h",
               "store/store.h", "store/log.h"),
              "apid_ admin_ artifact_ artifacts_ auth_ conns_ health_ http_ metrics_ openapi_ reply_ "
