@@ -186,6 +186,8 @@ class FromTheFirstMoment(sbx.Case):
 
 
 class StatusChange(InotifyCase):
+    settings = {"cancel_grace_seconds": "120"}
+
     def test_modify_and_close_write_on_the_file(self):
         run = self.start()
         self.ino.add(run.path("status"), Inotify.MODIFY | Inotify.CLOSE_WRITE)
@@ -210,6 +212,19 @@ class StatusChange(InotifyCase):
             run.ctl("kill")
             # Other news of the run may be told before its end; the last that is told finds the end.
             self.ino.wait(lambda p, m, n: p == run.path("status") and run.status() == "killed")
+
+    def test_cancel_that_is_asked_for_is_no_change(self):
+        run = self.m.submit({"command": ["sh", "-c", "trap '' TERM; echo on; read x"], "interactive": True,
+                             "spec_version": "1.1"})
+        self.addCleanup(self.end, run)
+        run.stream_until(b"on\n")
+        self.ino.add(run.path("status"), Inotify.MODIFY | Inotify.CLOSE_WRITE)
+        self.settle(run)
+        self.ino.read()
+        self.ino.seen.clear()
+        run.ctl("cancel")
+        self.settle(run)
+        self.assertEqual((run.status(), self.masks(run.path("status"))), ("running", []))
 
     def test_events_are_few(self):
         """Changes of one node that follow each other fast are told together."""
