@@ -413,11 +413,12 @@ static void *kicker_thread(void *arg)
 	if (leave_table()) {
 		k->state = open(store_dir(k->f->store), O_PATH | O_DIRECTORY | O_CLOEXEC);
 		copy_mount(k);
+		pthread_mutex_lock(&k->lock);
 	} else { /* Linux before 5.9 */
-		atomic_store(&k->f->announced_row, INT64_MAX);
+		pthread_mutex_lock(&k->lock);
 		k->unmounted = true;
+		atomic_store(&k->f->announced_row, INT64_MAX);
 	}
-	pthread_mutex_lock(&k->lock);
 	while (!k->stop && !k->unmounted) {
 		int64_t at, now = sbx_boot_us();
 		struct kick *one = next_kick(k, now, &at);

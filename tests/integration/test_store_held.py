@@ -32,16 +32,18 @@ class HeldCase(sbx.Case):
         return [name for name, in self.db.execute("SELECT name FROM runs WHERE name IS NOT NULL ORDER BY name")]
 
     def echo(self, text, node="runs/new"):
-        """A shell that writes, once it waits for the answer."""
+        """A shell that writes and then waits for the answer."""
         p = subprocess.Popen(["sh", "-c", 'echo "$1" > "$2"', "sh", text, os.path.join(self.m.mnt, node)],
                              stderr=subprocess.DEVNULL)
         self.addCleanup(p.wait)
         self.addCleanup(p.kill)
-        fskit.blocked_in_write(p.pid)
         return p
 
-    def submit_later(self, name):
-        return self.echo('{"command":["true"],"name":"%s"}' % name)
+    def submit_later(self, names):
+        waiting = [self.echo('{"command":["true"],"name":"%s"}' % name) for name in names]
+        for p in waiting:
+            fskit.blocked_in_write(p.pid)
+        return waiting
 
     def reads_are_quick(self, run):
         """(In this process: a child would close copies of descriptors whose write waits, which waits, too.)"""
@@ -56,7 +58,7 @@ class Submits(HeldCase):
     def test_readers_do_not_wait_for_those_who_submit(self):
         run = self.m.submit({"command": ["true"]})
         self.hold()
-        waiting = [self.submit_later("a%02d" % i) for i in range(20)]
+        waiting = self.submit_later("a%02d" % i for i in range(20))
         self.reads_are_quick(run)
         self.assertEqual([p.poll() for p in waiting], [None] * 20)
         self.release()
@@ -64,17 +66,17 @@ class Submits(HeldCase):
         self.assertEqual([n for n in self.names() if n[0] == "a"], ["a%02d" % i for i in range(20)])
 
     def test_interrupt_of_one_that_waits(self):
-        """The first are under way and wait for the lock, the last have not been begun."""
+        """Six are under way and wait for the lock, the others have not been begun."""
         self.hold()
-        waiting = [self.submit_later("b%02d" % i) for i in range(12)]
-        for i in (0, 5, 11, 1):
+        waiting = self.submit_later("b%02d" % i for i in range(12))
+        for i in (0, 5, 11, 1, 8, 3, 7, 10):
             waiting[i].send_signal(signal.SIGINT)
             self.assertEqual(fskit.wait_exit(waiting[i]), -signal.SIGINT)
         self.release()
         for i, p in enumerate(waiting):
-            self.assertEqual(fskit.wait_exit(p), -signal.SIGINT if i in (0, 5, 11, 1) else 0)
+            self.assertEqual(fskit.wait_exit(p), -signal.SIGINT if i not in (2, 4, 6, 9) else 0)
         self.assertEqual([n for n in self.names() if n[0] == "b"],
-                         ["b%02d" % i for i in range(12) if i not in (0, 5, 11, 1)])
+                         ["b02", "b04", "b06", "b09"])
 
     def test_write_that_a_signal_interrupts_is_made_again(self):
         """In pieces, the last of which is interrupted: what came before is kept."""
@@ -121,6 +123,7 @@ class Others(HeldCase):
         run = self.m.submit({"command": ["true"]})
         self.hold()
         p = self.echo("kill", "runs/%s/ctl" % run.id)
+        fskit.blocked_in_write(p.pid)
         self.reads_are_quick(run)
         self.release()
         self.assertEqual(fskit.wait_exit(p), 0)
