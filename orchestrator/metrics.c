@@ -202,7 +202,9 @@ static void add_waits(struct orch *o, struct sbx_buf *out)
 		int64_t bucket[STORE_BUCKETS], n = atomic_load(&w->n);
 		char labels[64];
 
-		if (!n)
+		/* What can run here is there from the first look on. */
+		if (!n &&
+		    (i == RUNTIME_UNKNOWN || !runtime_name(i) || !rt_driver_find(runtime_name(i))))
 			continue;
 		for (int b = 0; b < STORE_BUCKETS; b++) {
 			bucket[b] = atomic_load(&w->bucket[b]);

@@ -636,6 +636,10 @@ static void metrics__are_in_format(void **state)
 	size_t families = 0;
 	char seen[64][128];
 
+	assert_int_equal(orch_view_metrics(&h->o, &out, NULL), 0);
+	assert_int_equal(
+		sample(out.data, "sandbox_queue_wait_seconds_count{runtime=\"namespace\"}"), 0);
+	out.len = 0;
 	add(h, &(struct wish){ "u", NULL, NULL, NULL, T0, STORE_FAILED, "odd \"\\\n reason" }, id);
 	orch_count_wait(&h->o, "namespace", 1);
 	assert_int_equal(orch_view_metrics(&h->o, &out, NULL), 0);
