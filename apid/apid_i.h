@@ -200,6 +200,9 @@ void conns_notify(void *apid, struct MHD_Connection *conn, void **socket_context
 enum conn_stage { CONN_HEAD = 1, CONN_BODY, CONN_ANSWER, CONN_IDLE, CONN_REFUSED };
 /* What the connection waits for from now on; each stage has its own time limit. */
 void conns_stage(struct req *q, enum conn_stage stage);
+/* The request is refused before its body is read, and its connection will be closed: what the
+ * client still sends is read away for a moment, so that it sees the answer and not a reset. */
+void conns_linger(const struct req *q);
 int64_t conns_count(struct conns *c);
 /* A connection that was taken in never got as far as conns_notify. */
 void conns_lost(struct conns *c);

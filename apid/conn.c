@@ -33,6 +33,7 @@ enum {
 	ACCEPTS_A_TURN = 64,
 	LOCAL_EXTRA = 16, /* connections over the Unix socket beyond the limit */
 	PAUSE_MS = 20,	  /* when the system has no room for another one */
+	SINK_ROUNDS = 16,
 	STAGES = CONN_REFUSED + 1,
 };
 
@@ -63,6 +64,7 @@ struct conns {
 	bool started;
 	int epoll, wake, spare; /* owned; spare: a descriptor to give up when there are no more */
 	atomic_bool stop;
+	char sink[64 << 10]; /* the acceptor's: what nobody wants */
 
 	pthread_mutex_t lock; /* everything below */
 	struct list stages[STAGES];
@@ -101,13 +103,14 @@ static void list_append(struct conns *c, struct conn *one, enum conn_stage stage
 	}
 }
 
-/* Taken out of epoll by hand: a child between fork and exec may hold the descriptor as well, and
- * then closing ours would not take it out. */
-static void forget(struct conns *c, struct conn *one)
+/* Under the lock. Taken out of epoll by hand: the descriptor may be a copy, and a child between
+ * fork and exec may hold it as well; then closing ours would not take it out. */
+static void drained(struct conns *c, struct conn *one)
 {
+	list_remove(c, one);
+	c->refused--;
 	(void)epoll_ctl(c->epoll, EPOLL_CTL_DEL, one->fd, NULL);
 	(void)close(one->fd);
-	c->refused--;
 	free(one);
 }
 
@@ -118,11 +121,11 @@ static void end_late(struct conns *c, int64_t now)
 		struct conn *one;
 
 		while ((one = c->stages[s].first) && one->deadline_us <= now) {
-			list_remove(c, one);
 			if (s == CONN_REFUSED) {
-				forget(c, one);
+				drained(c, one);
 				continue;
 			}
+			list_remove(c, one);
 			(void)shutdown(one->fd, SHUT_RDWR);
 			list_append(c, one, CONN_ANSWER); /* until the end of it is reported */
 		}
@@ -201,14 +204,33 @@ int64_t conns_count(struct conns *c)
 /* ---- accepting
  * ------------------------------------------------------------------------------------ */
 
+/* What a refused client still sends is read away for a moment: to close before it has stopped would
+ * be a reset, which may reach it before the answer. Takes the socket over; any thread. */
+static void drain(struct conns *c, int fd)
+{
+	struct epoll_event ev = { .events = EPOLLIN | EPOLLRDHUP };
+	struct conn *one = calloc(1, sizeof(*one));
+
+	pthread_mutex_lock(&c->lock);
+	ev.data.ptr = one;
+	if (one)
+		one->fd = fd;
+	if (!one || c->refused >= REFUSED_MAX || epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &ev) < 0) {
+		(void)close(fd);
+		free(one);
+	} else {
+		c->refused++;
+		list_append(c, one, CONN_REFUSED);
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
 /* One too many: it is told so, and may read that before it is closed. */
 static void refuse(struct conns *c, int fd)
 {
 	static const char body[] =
 		"{\"error\":{\"code\":\"too_many_connections\",\"message\":\"this service has all "
 		"the connections it may have\",\"details\":{}}}\n";
-	struct epoll_event ev = { .events = EPOLLIN | EPOLLRDHUP };
-	struct conn *one = calloc(1, sizeof(*one));
 	char text[512];
 	int n;
 
@@ -220,30 +242,28 @@ static void refuse(struct conns *c, int fd)
 	(void)send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
 	(void)shutdown(fd, SHUT_WR);
 	atomic_fetch_add(&c->a->refused, 1);
-	pthread_mutex_lock(&c->lock);
-	ev.data.ptr = one;
-	if (!one || c->refused >= REFUSED_MAX || epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &ev) < 0) {
-		(void)close(fd);
-		free(one);
-	} else {
-		one->fd = fd;
-		c->refused++;
-		list_append(c, one, CONN_REFUSED);
-	}
-	pthread_mutex_unlock(&c->lock);
+	drain(c, fd);
 }
 
-/* What a refused client still sends is read away, or the answer might be lost with a reset. */
+void conns_linger(const struct req *q)
+{
+	int fd = fcntl(req_socket(q), F_DUPFD_CLOEXEC, 0);
+
+	if (fd >= 0)
+		drain(q->a->conns, fd);
+}
+
+/* Some of it at a time: who sends without end must not keep us from the others. */
 static void refused_event(struct conns *c, struct conn *one)
 {
-	char sink[4096];
-	ssize_t n = recv(one->fd, sink, sizeof(sink), MSG_DONTWAIT);
+	ssize_t n = 1;
 
+	for (int i = 0; i < SINK_ROUNDS && n > 0; i++)
+		n = recv(one->fd, c->sink, sizeof(c->sink), MSG_DONTWAIT);
 	if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
 		return;
 	pthread_mutex_lock(&c->lock);
-	list_remove(c, one);
-	forget(c, one);
+	drained(c, one);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -573,10 +593,8 @@ struct conns *conns_close(struct conns *c)
 
 	if (!c)
 		return NULL;
-	while ((one = c->stages[CONN_REFUSED].first)) {
-		list_remove(c, one);
-		forget(c, one);
-	}
+	while ((one = c->stages[CONN_REFUSED].first))
+		drained(c, one);
 	stop_listening(c);
 	sbx_closep(&c->epoll);
 	sbx_closep(&c->wake);

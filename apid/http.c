@@ -261,6 +261,28 @@ static enum MHD_Result refuse(struct req *q)
 /* ---- the body, and the handler
  * ------------------------------------------------------------------------ */
 
+/* libmicrohttpd takes no answer in the middle of a body. Where the socket is ours to write to, the
+ * client is told in spite of that. */
+static enum MHD_Result cut_off(struct req *q)
+{
+	static const char body[] =
+		"{\"error\":{\"code\":\"spec_too_large\",\"message\":\"the body is too long\","
+		"\"details\":{}},\"detail\":\"the body is too long\"}\n";
+	char told[512];
+	int n = snprintf(told, sizeof(told),
+			 "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\n"
+			 "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+			 sizeof(body) - 1, body);
+
+	q->status = MHD_HTTP_CONTENT_TOO_LARGE;
+	if (!MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_GNUTLS_SESSION)) {
+		conns_linger(q);
+		(void)send(req_socket(q), told, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+		(void)shutdown(req_socket(q), SHUT_WR);
+	}
+	return MHD_NO;
+}
+
 static enum MHD_Result take_body(struct req *q, const char *data, size_t *size)
 {
 	if (q->verdict == REQ_FINE && q->drained + *size >= API_BODY_MAX) {
@@ -269,7 +291,7 @@ static enum MHD_Result take_body(struct req *q, const char *data, size_t *size)
 	}
 	q->drained += *size;
 	if (q->drained > DRAIN_MAX)
-		return MHD_NO;
+		return cut_off(q);
 	/* Kept only for whoever takes one, which is nobody without a login. */
 	if (q->verdict == REQ_FINE && q->route->body)
 		sbx_buf_add(&q->body, data, *size);
@@ -298,7 +320,10 @@ static enum MHD_Result begin(struct req *q, const char *method, const char *vers
 	conns_stage(q, CONN_BODY);
 	q->verdict = judge(q, version);
 	now = q->verdict == REQ_BAD_FRAMING || (q->verdict != REQ_FINE && has_long_body(q));
-	return now ? refuse(q) : MHD_YES;
+	if (!now)
+		return MHD_YES;
+	conns_linger(q);
+	return refuse(q);
 }
 
 static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const char *url,
