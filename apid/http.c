@@ -261,6 +261,17 @@ static enum MHD_Result refuse(struct req *q)
 /* ---- the body, and the handler
  * ------------------------------------------------------------------------ */
 
+/* libmicrohttpd is told once when a client ends its side, and forgets it when there are bytes to
+ * look at first. This tells it again; what it has read already is not lost. */
+static void recall_end(const struct req *q)
+{
+	int fd = req_socket(q);
+	char byte;
+
+	if (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+		(void)shutdown(fd, SHUT_RD);
+}
+
 /* libmicrohttpd takes no answer in the middle of a body. Where the socket is ours to write to, the
  * client is told in spite of that. */
 static enum MHD_Result cut_off(struct req *q)
@@ -296,6 +307,7 @@ static enum MHD_Result take_body(struct req *q, const char *data, size_t *size)
 	if (q->verdict == REQ_FINE && q->route->body)
 		sbx_buf_add(&q->body, data, *size);
 	*size = 0;
+	recall_end(q);
 	return MHD_YES;
 }
 
@@ -320,8 +332,12 @@ static enum MHD_Result begin(struct req *q, const char *method, const char *vers
 	conns_stage(q, CONN_BODY);
 	q->verdict = judge(q, version);
 	now = q->verdict == REQ_BAD_FRAMING || (q->verdict != REQ_FINE && has_long_body(q));
-	if (!now)
+	if (!now) {
+		if (req_header(q, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
+		    req_header(q, MHD_HTTP_HEADER_TRANSFER_ENCODING))
+			recall_end(q);
 		return MHD_YES;
+	}
 	conns_linger(q);
 	return refuse(q);
 }
@@ -371,18 +387,6 @@ static void log_access(const struct req *q)
 		"request method=%s path=%s status=%d bytes=%lld us=%lld user=%s id=%s", method,
 		path, q->status, (long long)q->sent, (long long)(sbx_boot_us() - q->began_us),
 		user[0] ? user : "-", q->id[0] ? q->id : "-");
-}
-
-/* A client that has sent its last request and the end of its stream with it: libmicrohttpd is told
- * of an end once, and forgets it when there is something to answer first. This tells it again; what
- * it has read already is not lost. */
-static void recall_end(const struct req *q)
-{
-	int fd = req_socket(q);
-	char byte;
-
-	if (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-		(void)shutdown(fd, SHUT_RD);
 }
 
 static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls,
