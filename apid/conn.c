@@ -33,7 +33,6 @@ enum {
 	ACCEPTS_A_TURN = 64,
 	LOCAL_EXTRA = 16, /* connections over the Unix socket beyond the limit */
 	PAUSE_MS = 20,	  /* when the system has no room for another one */
-	SINK_ROUNDS = 16,
 	STAGES = CONN_REFUSED + 1,
 };
 
@@ -72,8 +71,7 @@ struct conns {
 	int64_t sleeps_until_us; /* the acceptor */
 };
 
-/* ---- the lists, under the lock -----------------------------------------------------------------
- */
+/* ---- the lists, under the lock ---- */
 
 static void list_remove(struct conns *c, struct conn *one)
 {
@@ -142,8 +140,7 @@ static int64_t first_deadline(const struct conns *c)
 	return at;
 }
 
-/* ---- what others tell us ------------------------------------------------------------------------
- */
+/* ---- what others tell us ---- */
 
 void conns_notify(void *apid, struct MHD_Connection *conn, void **socket_context,
 		  enum MHD_ConnectionNotificationCode code)
@@ -201,8 +198,7 @@ int64_t conns_count(struct conns *c)
 	return n;
 }
 
-/* ---- accepting
- * ------------------------------------------------------------------------------------ */
+/* ---- accepting ---- */
 
 /* What a refused client still sends is read away for a moment: to close before it has stopped would
  * be a reset, which may reach it before the answer. Takes the socket over; any thread. */
@@ -256,10 +252,8 @@ void conns_linger(const struct req *q)
 /* Some of it at a time: who sends without end must not keep us from the others. */
 static void refused_event(struct conns *c, struct conn *one)
 {
-	ssize_t n = 1;
+	ssize_t n = recv(one->fd, c->sink, sizeof(c->sink), MSG_DONTWAIT);
 
-	for (int i = 0; i < SINK_ROUNDS && n > 0; i++)
-		n = recv(one->fd, c->sink, sizeof(c->sink), MSG_DONTWAIT);
 	if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
 		return;
 	pthread_mutex_lock(&c->lock);
@@ -366,8 +360,7 @@ static void *acceptor(void *arg)
 	return NULL;
 }
 
-/* ---- listening
- * ------------------------------------------------------------------------------------ */
+/* ---- listening ---- */
 
 static int add(struct conns *c, int fd, bool tcp, const char *where, struct sbx_error *e)
 {
