@@ -13,24 +13,6 @@
 #include "base/log.h"
 #include "base/process.h"
 
-static int exit_code(int rc, const struct sbx_error *e)
-{
-	if (rc == 0)
-		return EX_OK;
-	fprintf(stderr, "sandbox-apid: %s\n", e->message);
-	switch (e->code) {
-	case SBX_E_INVALID_ARGUMENT:
-		return EX_USAGE;
-	case SBX_E_INVALID_CONFIG:
-		return EX_CONFIG;
-	case SBX_E_STORAGE_FULL:
-	case SBX_E_STORE_UNAVAILABLE:
-		return EX_CANTCREAT;
-	default:
-		return EX_UNAVAILABLE;
-	}
-}
-
 static struct orch_options orch_options_of(const struct apid_options *o)
 {
 	return (struct orch_options){ .state_dir = o->state,
@@ -200,10 +182,11 @@ int main(int argc, char **argv)
 
 	sbx_process_init("sandbox-apid");
 	rc = apid_options_parse(argc, argv, &o, &e);
-	if (rc < 0)
-		fputs(apid_usage, stderr);
-	else
+	if (rc == 0)
 		rc = run_mode(&o, &e);
 	apid_options_clear(&o);
-	return exit_code(rc, &e);
+	rc = sbx_exit_code(rc, &e);
+	if (rc == EX_USAGE)
+		fprintf(stderr, "Try: sandbox-apid --help\n");
+	return rc;
 }

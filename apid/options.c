@@ -3,13 +3,13 @@
 #include "apid/options.h"
 
 #include <getopt.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/auto.h"
+#include "base/fs.h"
 
 const char apid_usage[] =
 	"usage: sandbox-apid [--state DIR] [--config FILE] [--listen ADDR:PORT]... [--unix PATH]\n"
@@ -63,17 +63,14 @@ static int add_override(struct apid_options *o, const char *key, const char *val
 
 static int set_path(char **ret, const char *option, const char *value, struct sbx_error *e)
 {
-	char cwd[PATH_MAX];
-	char *path = NULL;
+	char *path;
 
 	if (!*value)
 		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "--%s: a path must follow", option);
-	if (*value == '/')
-		path = strdup(value);
-	else if (!getcwd(cwd, sizeof(cwd)) || asprintf(&path, "%s/%s", cwd, value) < 0)
-		path = NULL;
+	path = sbx_absolute(value);
 	if (!path)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "cannot make '%s' absolute", value);
+		return sbx_fail_errno(e, SBX_E_NO_MEMORY, errno, "cannot make '%s' absolute",
+				      value);
 	free(*ret);
 	*ret = path;
 	return 0;

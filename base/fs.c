@@ -86,6 +86,17 @@ int sbx_mkdirs_beneath(int dirfd, const char *path, mode_t mode)
 	return 0;
 }
 
+char *sbx_absolute(const char *path)
+{
+	sbx_autofree char *cwd = NULL;
+	char *joined = NULL;
+
+	if (*path == '/')
+		return strdup(path);
+	cwd = getcwd(NULL, 0);
+	return cwd && asprintf(&joined, "%s/%s", cwd, path) > 0 ? joined : NULL;
+}
+
 int sbx_mkdirs(const char *path, mode_t mode)
 {
 	sbx_autofree char *copy = strdup(path);

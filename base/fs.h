@@ -25,6 +25,8 @@ const char *sbx_path_problem(const char *path, size_t len);
 int sbx_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
 /* Makes the directories that lead to path (not path itself), each `mode`; existing ones stay. */
 int sbx_mkdirs_beneath(int dirfd, const char *path, mode_t mode);
+/* The path, from the working directory on when it is relative; malloc'd, NULL with errno set. */
+char *sbx_absolute(const char *path);
 /* mkdir -p of a trusted path, as given. */
 int sbx_mkdirs(const char *path, mode_t mode);
 

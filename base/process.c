@@ -4,8 +4,10 @@
 #include <malloc.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sysexits.h>
 
 #include "base/log.h"
 
@@ -22,10 +24,13 @@ static void default_signals(void)
 	(void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+static const char *name = "sandboxfs"; /* until it is known */
+
 void sbx_process_init(const char *program)
 {
 	struct rlimit files;
 
+	name = program;
 	default_signals();
 	/* Few arenas: the threads are many, what they allocate is little. */
 	(void)mallopt(M_ARENA_MAX, 2);
@@ -35,4 +40,22 @@ void sbx_process_init(const char *program)
 		(void)setrlimit(RLIMIT_NOFILE, &files);
 	}
 	sbx_log_set_program(program);
+}
+
+int sbx_exit_code(int rc, const struct sbx_error *e)
+{
+	if (rc == 0)
+		return EX_OK;
+	fprintf(stderr, "%s: %s\n", name, e->message);
+	switch (e->code) {
+	case SBX_E_INVALID_ARGUMENT:
+		return EX_USAGE;
+	case SBX_E_INVALID_CONFIG:
+		return EX_CONFIG;
+	case SBX_E_STORAGE_FULL:
+	case SBX_E_STORE_UNAVAILABLE:
+		return EX_CANTCREAT;
+	default:
+		return EX_UNAVAILABLE;
+	}
 }

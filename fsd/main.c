@@ -5,13 +5,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -22,6 +20,7 @@
 #include "base/crash.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "fsd/options.h"
 
 static int ready_pipe = -1; /* towards the waiting parent */
@@ -367,24 +366,6 @@ static int wait_for_child(pid_t pid, int fd)
 	return EX_SOFTWARE;
 }
 
-static int exit_code(int rc, const struct sbx_error *e)
-{
-	if (rc == 0)
-		return EX_OK;
-	fprintf(stderr, "sandboxfs: %s\n", e->message);
-	switch (e->code) {
-	case SBX_E_INVALID_ARGUMENT:
-		return EX_USAGE;
-	case SBX_E_INVALID_CONFIG:
-		return EX_CONFIG;
-	case SBX_E_STORAGE_FULL:
-	case SBX_E_STORE_UNAVAILABLE:
-		return EX_CANTCREAT;
-	default:
-		return EX_UNAVAILABLE;
-	}
-}
-
 static int mount_and_serve(const struct fsd_options *o)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
@@ -393,9 +374,9 @@ static int mount_and_serve(const struct fsd_options *o)
 
 	fsd_repair_mount(o->mountpoint);
 	if (fsd_check_places(o, &e) < 0)
-		return exit_code(-1, &e);
+		return sbx_exit_code(-1, &e);
 	if (o->foreground)
-		return exit_code(serve(o, &e), &e);
+		return sbx_exit_code(serve(o, &e), &e);
 	if (pipe2(p, O_CLOEXEC) < 0 || (pid = fork()) < 0) {
 		perror("sandboxfs");
 		return EX_OSERR;
@@ -409,7 +390,7 @@ static int mount_and_serve(const struct fsd_options *o)
 	(void)setsid();
 	if (chdir("/") < 0)
 		return EX_OSERR;
-	return exit_code(serve(o, &e), &e);
+	return sbx_exit_code(serve(o, &e), &e);
 }
 
 /* ---- the other modes
@@ -435,7 +416,7 @@ static int check(const struct fsd_options *o)
 	if (rc == 0)
 		(void)fwrite(out.data, 1, out.len, stdout);
 	orch_close(orch);
-	return exit_code(rc, &e);
+	return sbx_exit_code(rc, &e);
 }
 
 static int print_config(const struct fsd_options *o)
@@ -451,7 +432,7 @@ static int print_config(const struct fsd_options *o)
 		(void)fwrite(out.data ? out.data : "", 1, out.len, stdout);
 	}
 	orch_settings_free(st);
-	return exit_code(rc, &e);
+	return sbx_exit_code(rc, &e);
 }
 
 static int run_mode(struct fsd_options *o)
@@ -472,42 +453,20 @@ static int run_mode(struct fsd_options *o)
 		break;
 	}
 	if (fsd_choose_state(o, &e) < 0)
-		return exit_code(-1, &e);
+		return sbx_exit_code(-1, &e);
 	return o->mode == FSD_CHECK ? check(o) : mount_and_serve(o);
-}
-
-/* What the starter ignored or blocked (nohup, a careless manager of services) must not decide
- * whether we can be stopped. */
-static void default_signals(void)
-{
-	struct sigaction dfl = { .sa_handler = SIG_DFL };
-	sigset_t none;
-
-	for (int sig = 1; sig < NSIG; sig++)
-		(void)sigaction(sig, &dfl, NULL); /* KILL and STOP cannot be set, nor ignored */
-	sigemptyset(&none);
-	(void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
 int main(int argc, char **argv)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 	struct fsd_options o;
-	struct rlimit files;
 	int rc;
 
-	default_signals();
-	/* Few arenas: the threads are many, what they allocate is little. */
-	(void)mallopt(M_ARENA_MAX, 2);
-	(void)umask(077);
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-		files.rlim_cur = files.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &files);
-	}
-	sbx_log_set_program("sandboxfs");
+	sbx_process_init("sandboxfs");
 	rc = fsd_options_parse(argc, argv, &o, &e);
 	if (rc < 0) {
-		(void)exit_code(rc, &e);
+		(void)sbx_exit_code(rc, &e);
 		fprintf(stderr, "Try: sandboxfs --help\n");
 		rc = EX_USAGE;
 	} else {

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -93,17 +92,14 @@ static int append(char **list, const char *word, struct sbx_error *e)
 
 static int set_path(char **ret, const char *value, const char *what, struct sbx_error *e)
 {
-	char cwd[PATH_MAX];
-	char *path = NULL;
+	char *path;
 
 	if (!*value)
 		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "-o %s=: a path must follow", what);
-	if (*value == '/')
-		path = strdup(value);
-	else if (!getcwd(cwd, sizeof(cwd)) || asprintf(&path, "%s/%s", cwd, value) < 0)
-		path = NULL;
+	path = sbx_absolute(value);
 	if (!path)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "cannot make '%s' absolute", value);
+		return sbx_fail_errno(e, SBX_E_NO_MEMORY, errno, "cannot make '%s' absolute",
+				      value);
 	free(*ret);
 	*ret = path;
 	return 0;
