@@ -347,7 +347,6 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	sbx_json_scan_init(&h->scan);
 	pthread_mutex_init(&h->lock, NULL);
 	who_is(f, req, &h->who);
-	dir_opened(f, ino);
 	fi->direct_io = 1;
 	fi->nonseekable = 1;
 	handle_opened(f, req, fi, &h->h);

@@ -85,42 +85,6 @@ static int child_of_run(struct fsd *f, fuse_req_t req, int64_t row, enum ms_node
 	return node_attr_run(f, req, ret->ino, &run, &ret->attr, &ret->attr_timeout);
 }
 
-/*
- * Numbers of runs/new and runs/check. The kernel keeps one inode for a name and asks again at each
- * use; another number as the answer makes it throw that inode away and begin anew, for every
- * process that is on its way to it. So a new number for each look-up would have a hundred clients
- * chase each other away. The number changes when it has been opened, as its writes are somebody's
- * then; but of many who come at once SERIAL_SHARED get the same.
- */
-enum { SERIAL_FEW = 4, SERIAL_SHARED = 32, SERIAL_USES = 8 /* bits */ };
-
-static int64_t serial_number(uint64_t serial)
-{
-	return (int64_t)(serial >> SERIAL_USES) + 1;
-}
-
-static int serial_uses(uint64_t serial)
-{
-	return (int)(serial & ((1 << SERIAL_USES) - 1));
-}
-
-static uint64_t next_serial(uint64_t serial)
-{
-	return ((serial >> SERIAL_USES) + 1) << SERIAL_USES;
-}
-
-static int64_t take_serial(struct fsd *f)
-{
-	uint64_t old = atomic_load(&f->serial), next;
-
-	do {
-		next = old + 1;
-		if (serial_uses(next) == SERIAL_SHARED)
-			next = next_serial(old);
-	} while (!atomic_compare_exchange_weak(&f->serial, &old, next));
-	return serial_number(old);
-}
-
 int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 	      struct fuse_entry_param *ret)
 {
@@ -145,21 +109,9 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 	if (!visible(&p, ms_node(node)))
 		return -ENOENT;
 	if (node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK)
-		row = take_serial(f);
+		row = atomic_fetch_add(&f->serial, 1) + 1;
 	fill_entry(f, ino_make(row, node), NULL, ret);
 	return node_attr_run(f, req, ret->ino, NULL, &ret->attr, &ret->attr_timeout);
-}
-
-void dir_opened(struct fsd *f, fuse_ino_t ino)
-{
-	enum ms_node_id node = ino_node(ino);
-	uint64_t old = atomic_load(&f->serial);
-
-	if (node != MS_N_RUNS_NEW && node != MS_N_RUNS_CHECK)
-		return;
-	/* Only if nobody has moved it on meanwhile. */
-	if (serial_number(old) == ino_row(ino) && serial_uses(old) <= SERIAL_FEW)
-		(void)atomic_compare_exchange_strong(&f->serial, &old, next_serial(old));
 }
 
 void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name)

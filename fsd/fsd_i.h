@@ -63,9 +63,9 @@ struct fsd {
 	 * Written by kick.c, as is the next one: the row that is being announced just now. */
 	_Atomic int64_t announced_row;
 	_Atomic int64_t announcing;
-	struct holder *holders;	 /* owned; handles.c, under handles_lock */
-	int64_t doc_bytes;	 /* of all unfinished documents, under handles_lock */
-	_Atomic uint64_t serial; /* of runs/new and runs/check, see dir.c */
+	struct holder *holders; /* owned; handles.c, under handles_lock */
+	int64_t doc_bytes;	/* of all unfinished documents, under handles_lock */
+	_Atomic int64_t serial; /* of look-ups of runs/new and runs/check */
 	_Atomic pid_t kicker_tid;
 	void (*on_ready)(void *ctx); /* called once the kernel has agreed to the protocol */
 	void *on_ready_ctx;
@@ -87,8 +87,8 @@ static inline enum ms_node_id ino_node(fuse_ino_t ino)
 	return (enum ms_node_id)(ino & 0xff);
 }
 /* Does the row of this number name a run? For a runtime it is an index, and for runs/new and
- * runs/check a serial: the kernel lets only one write at a time into an inode, so there are many of
- * them, and submitting goes on side by side. */
+ * runs/check a serial: the kernel lets only one write at a time into an inode, so each look-up gets
+ * one of its own, and submitting goes on side by side. */
 static inline bool ino_of_run(fuse_ino_t ino)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
@@ -327,8 +327,6 @@ void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
  */
 
 void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
-/* runs/new or runs/check was opened for writing: the next look-up gives another number. */
-void dir_opened(struct fsd *f, fuse_ino_t ino);
 void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
 /* 0 and *ret, or -errno: the child of a synthetic directory. */
 int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
