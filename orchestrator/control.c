@@ -20,7 +20,10 @@
 #include "base/fs.h"
 #include "base/id.h"
 
-enum { CTL_MAX = 64 << 10 }; /* bytes of signals and the like that one run may be sent */
+enum {
+	CTL_MAX = 64 << 10,	/* bytes of signals and the like that one run may be sent */
+	NOTICES_MAX = 32 << 10, /* ... of ctl, behind which notices of cuts are left out */
+};
 
 int orch_run_get(struct orch *o, const struct orch_principal *p, const char *id,
 		 struct store_run *ret, struct sbx_error *e)
@@ -123,29 +126,59 @@ static int signal_number(const char *name)
 	return 0;
 }
 
-/* Appends to a file of the run, all or nothing, up to max bytes of file. Under a lock, so that
- * writers on every door keep the limit together. */
-static int append(int fd, const char *file, const void *data, size_t len, int64_t max,
-		  struct sbx_error *e)
+/* Takes the lock of a file of the run, which all writers on every door keep its limit by, and tells
+ * its size. It is given back when the file is closed. */
+static int lock_file(int fd, const char *file, int64_t *ret_size, struct sbx_error *e)
 {
 	struct stat st;
-	ssize_t n;
 
 	if (flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
 				      "cannot lock %s of the run", file);
-	if ((uint64_t)st.st_size + len > (uint64_t)max)
-		return sbx_fail(e, SBX_E_WORKSPACE_CAP,
-				"%s: %lld bytes were given already, the limit is %lld", file,
-				(long long)st.st_size, (long long)max);
-	n = write(fd, data, len);
+	*ret_size = st.st_size;
+	return 0;
+}
+
+/* Behind its `size` bytes, all or nothing. */
+static int append(int fd, const char *file, int64_t size, const void *data, size_t len,
+		  struct sbx_error *e)
+{
+	ssize_t n = write(fd, data, len);
+
 	if (n >= 0 && (size_t)n == len)
 		return 0;
-	if (n > 0 && ftruncate(fd, st.st_size) < 0)
+	if (n > 0 && ftruncate(fd, size) < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot undo a part of %s",
 				      file);
 	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, n < 0 ? errno : ENOSPC, "cannot write %s",
 			      file);
+}
+
+static int open_file(int dir, const char *file, int *ret, struct sbx_error *e)
+{
+	*ret = sbx_open_beneath(dir, file, O_WRONLY | O_APPEND | O_CREAT, 0600);
+	if (*ret >= 0)
+		return 0;
+	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -*ret, "cannot open %s of the run", file);
+}
+
+/* Appends to a file of the run, up to max bytes of file, WORKSPACE_CAP above them. */
+static int put(int dir, const char *file, const void *data, size_t len, int64_t max,
+	       struct sbx_error *e)
+{
+	sbx_autoclose int fd = -1;
+	int64_t size;
+	int rc = open_file(dir, file, &fd, e);
+
+	if (rc == 0)
+		rc = lock_file(fd, file, &size, e);
+	if (rc < 0)
+		return rc;
+	if ((uint64_t)size + len > (uint64_t)max)
+		return sbx_fail(e, SBX_E_WORKSPACE_CAP,
+				"%s: %lld bytes were given already, the limit is %lld", file,
+				(long long)size, (long long)max);
+	return append(fd, file, size, data, len, e);
 }
 
 /* Appends for the runner and rings. */
@@ -153,16 +186,8 @@ static int tell_runner(struct orch *o, const char *id, const char *file, const v
 		       size_t len, int64_t max, struct sbx_error *e)
 {
 	sbx_autoclose int dir = store_run_dir(o->store, id, true, e);
-	sbx_autoclose int fd = -1;
-	int rc;
+	int rc = dir < 0 ? dir : put(dir, file, data, len, max, e);
 
-	if (dir < 0)
-		return dir;
-	fd = sbx_open_beneath(dir, file, O_WRONLY | O_APPEND | O_CREAT, 0600);
-	if (fd < 0)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -fd, "cannot open %s of the run",
-				      file);
-	rc = append(fd, file, data, len, max, e);
 	crash_point("door_told_runner");
 	if (rc == 0)
 		(void)store_run_ring(o->store, id);
@@ -225,8 +250,8 @@ int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id,
 /* ---- stdin ---------------------------------------------------------------------------------- */
 
 /* The document can only lower what the operator allows. */
-static int stdin_limits(struct orch *o, const struct store_run *r, int64_t *max_total,
-			int64_t *max_frame, struct sbx_error *e)
+static int limits_of(struct orch *o, const struct store_run *r, struct orch_stdin_limits *ret,
+		     struct sbx_error *e)
 {
 	sbx_autofree char *text = NULL;
 	ms_autorun struct ms_run_spec *spec = NULL;
@@ -238,18 +263,18 @@ static int stdin_limits(struct orch *o, const struct store_run *r, int64_t *max_
 		rc = ms_run_parse(text, strlen(text), &opts, &spec, e);
 	if (rc < 0)
 		return rc;
-	*max_total = spec->stdin_max_bytes >= 0 && spec->stdin_max_bytes < most
+	ret->total = spec->stdin_max_bytes >= 0 && spec->stdin_max_bytes < most
 			     ? spec->stdin_max_bytes
 			     : most;
-	*max_frame = spec->stdin_max_frame_bytes;
+	ret->frame = spec->stdin_max_frame_bytes;
+	ret->bps = spec->stdin_bps;
 	return 0;
 }
 
-int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *id, const void *data,
-		   size_t len, struct sbx_error *e)
+int orch_stdin_limits(struct orch *o, const struct orch_principal *p, const char *id,
+		      struct orch_stdin_limits *ret, struct sbx_error *e)
 {
 	store_autorun r = { 0 };
-	int64_t total, frame;
 	int rc = orch_run_get(o, p, id, &r, e);
 
 	if (rc < 0)
@@ -259,12 +284,56 @@ int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *i
 				"run %s takes no input; start it with \"interactive\":true", r.id);
 	if (store_phase_terminal(r.phase))
 		return sbx_fail(e, SBX_E_RUN_ENDED, "run %s has ended", r.id);
-	rc = stdin_limits(o, &r, &total, &frame, e);
+	return limits_of(o, &r, ret, e);
+}
+
+int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *id, const void *data,
+		   size_t len, struct sbx_error *e)
+{
+	struct orch_stdin_limits limits;
+	int rc = orch_stdin_limits(o, p, id, &limits, e);
+
 	if (rc < 0)
 		return rc;
-	if (frame >= 0 && len > (uint64_t)frame)
+	if (limits.frame >= 0 && len > (uint64_t)limits.frame)
 		return sbx_fail(e, SBX_E_SPEC_TOO_LARGE,
 				"stdin: found %zu bytes at once, stdin_max_frame_bytes allows %lld",
-				len, (long long)frame);
-	return len ? tell_runner(o, r.id, "stdin", data, len, total, e) : 0;
+				len, (long long)limits.frame);
+	return len ? tell_runner(o, id, "stdin", data, len, limits.total, e) : 0;
+}
+
+/* A line that makes the runner, the only writer of the log, put a frame there. Those that find no
+ * room are left out, so that a client cannot use up what signals need. */
+static void put_notice(int dir, const char *reason)
+{
+	char line[64];
+	int n = snprintf(line, sizeof(line), "truncated %s\n", reason);
+
+	(void)put(dir, "ctl", line, (size_t)n, NOTICES_MAX, NULL);
+}
+
+int orch_run_type(struct orch *o, const char *id, const struct orch_stdin_limits *limits,
+		  const char *reason, const void *data, size_t len, struct sbx_error *e)
+{
+	sbx_autoclose int dir = store_run_dir(o->store, id, true, e);
+	sbx_autoclose int fd = -1;
+	int64_t size, room;
+	int rc = dir < 0 ? dir : open_file(dir, "stdin", &fd, e);
+
+	if (rc == 0)
+		rc = lock_file(fd, "stdin", &size, e);
+	if (rc < 0)
+		return rc;
+	room = limits->total > size ? limits->total - size : 0;
+	if (len > (uint64_t)room) {
+		len = (size_t)room;
+		reason = reason ? reason : "stdin_cap";
+	}
+	if (reason)
+		put_notice(dir, reason); /* the runner reads ctl before stdin */
+	rc = len ? append(fd, "stdin", size, data, len, e) : 0;
+	crash_point("door_told_runner");
+	if (rc == 0)
+		(void)store_run_ring(o->store, id);
+	return rc;
 }

@@ -109,6 +109,19 @@ int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id,
 int orch_run_stdin(struct orch *o, const struct orch_principal *p, const char *id, const void *data,
 		   size_t len, struct sbx_error *e);
 
+/* What the input of one run is cut by; -1: no limit. */
+struct orch_stdin_limits {
+	int64_t total, frame, bps;
+};
+/* NOT_INTERACTIVE, RUN_ENDED. */
+int orch_stdin_limits(struct orch *o, const struct orch_principal *p, const char *id,
+		      struct orch_stdin_limits *ret, struct sbx_error *e);
+/* Input that is cut where orch_run_stdin refuses: what is above the total is dropped. The caller
+ * has looked at the run and has applied the other limits; reason (NULL: none) names the one that it
+ * cut by. Whoever follows the log is told of a cut, before the command gets what was left. */
+int orch_run_type(struct orch *o, const char *id, const struct orch_stdin_limits *limits,
+		  const char *reason, const void *data, size_t len, struct sbx_error *e);
+
 /* ---- what readable things say: the same bytes on both doors ------------------------------ */
 
 /* GET /runs/ID and status.json. log_stream_url is NULL except in the answer to a POST. */

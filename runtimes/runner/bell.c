@@ -40,13 +40,29 @@ void job_stop(struct job *j, bool at_once)
 
 /* ---- the doorbell: cancel, signals, end of input --------------------------------------------- */
 
+/* A door has cut input. */
+static void note_cut(struct job *j, const char *reason)
+{
+	static const char *const reasons[] = { "stdin_frame_cap", "stdin_rate", "stdin_cap" };
+
+	for (size_t i = 0; i < SBX_COUNT(reasons); i++)
+		if (strcmp(reason, reasons[i]) == 0 && !j->log_broken)
+			(void)log_writer_truncated(j->log, reasons[i], NULL);
+}
+
 /* False: not yet, there is no command that could take it. */
 static bool obey(struct job *j, const char *line)
 {
+	static const char cut[] = "truncated ";
 	int sig;
 
 	if (strcmp(line, "eof") == 0)
 		j->feeder.eof = true;
+	if (strncmp(line, cut, sizeof(cut) - 1) == 0) {
+		if (j->executing)
+			note_cut(j, line + sizeof(cut) - 1);
+		return j->executing;
+	}
 	if (sscanf(line, "signal %d", &sig) != 1)
 		return true;
 	if (j->executing)
