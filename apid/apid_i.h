@@ -225,7 +225,7 @@ bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_u
 int ws_start(struct apid *a, struct ws **ret, struct sbx_error *e);
 void ws_end(struct ws *w); /* closes every socket with 1001, and every new one; NULL is fine */
 struct ws *ws_free(struct ws *w); /* when no handler runs any more; NULL is fine */
-handler stream_open;		  /* GET /runs/{run_id}/stream */
+handler stream_get;		  /* GET /runs/{run_id}/stream */
 /* The path (and query) under which the run's stream is found; signed when that is set.
  * malloc'd. */
 char *stream_url(struct apid *a, const char *run_id, int64_t from_seq);
