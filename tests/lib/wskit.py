@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real sandbox-apid with streams: how tests start one, log in, and start runs."""
+import contextlib
 import http.client
 import json
 import os
@@ -188,8 +189,13 @@ class Apid:
             how["tls"] = self.tls
         return wsclient.WS(how.pop("address", self.address), self.path(run, query), headers, **how)
 
-    def fds(self):
-        return len(os.listdir("/proc/%d/fd" % self.proc.pid))
+    def sockets(self):
+        """How many the server has open."""
+        found = 0
+        for fd in os.listdir("/proc/%d/fd" % self.proc.pid):
+            with contextlib.suppress(FileNotFoundError):
+                found += os.readlink("/proc/%d/fd/%s" % (self.proc.pid, fd)).startswith("socket:")
+        return found
 
     def rss(self):
         with open("/proc/%d/status" % self.proc.pid) as f:
