@@ -8,6 +8,7 @@
 
 #include "apid/apid_i.h"
 #include "base/json.h"
+#include "base/log.h"
 
 static const char type_json[] = "application/json";
 
@@ -157,6 +158,7 @@ static const struct {
 	{ SBX_E_QUEUE_FULL, SHAPE_NONE, SHAPE_NESTED },
 	{ SBX_E_INVALID_INLINE_FILE, SHAPE_NESTED, SHAPE_NESTED },
 	{ SBX_E_SESSION_BASE_IMAGE, SHAPE_NESTED, SHAPE_NESTED },
+	{ SBX_E_CANCEL_FAILED, SHAPE_NESTED, SHAPE_NESTED },
 	{ SBX_E_RUN_NOT_FOUND, SHAPE_CODE, SHAPE_CODE },
 	{ SBX_E_SESSION_NOT_FOUND, SHAPE_CODE, SHAPE_CODE },
 	{ SBX_E_SNAPSHOT_NOT_FOUND, SHAPE_CODE, SHAPE_CODE },
@@ -186,10 +188,16 @@ static const char *detail_text(struct json_object *details, const char *key)
 								      : NULL;
 }
 
+/* What went wrong inside may name paths and statements: it goes to the log. */
+static const char *told(const struct sbx_error *e)
+{
+	return e->code == SBX_E_INTERNAL ? sbx_code_doc(e->code) : e->message;
+}
+
 static void add_error(struct sbx_buf *b, const struct sbx_error *e)
 {
 	sbx_buf_printf(b, "{\"code\":\"%s\",\"message\":", sbx_code_name(e->code));
-	sbx_buf_json_strz(b, e->message);
+	sbx_buf_json_strz(b, told(e));
 	sbx_buf_printf(b, ",\"details\":%s}", e->details ? e->details : "{}");
 }
 
@@ -212,7 +220,7 @@ static void add_detail(struct sbx_buf *b, const struct sbx_error *e, enum shape 
 		detail_list(b, "body", detail_text(details, "field"), e->message);
 		break;
 	default:
-		sbx_buf_json_strz(b, e->message);
+		sbx_buf_json_strz(b, told(e));
 		break;
 	}
 }
@@ -224,6 +232,8 @@ enum MHD_Result reply_error(struct req *q, const struct sbx_error *e)
 	const char *headers[5] = { NULL };
 	size_t n = 0;
 
+	if (e->code == SBX_E_INTERNAL)
+		sbx_log(SBX_LOG_ERROR, "request failed id=%s error=\"%s\"", q->id, e->message);
 	sbx_buf_puts(&b, "{\"error\":");
 	add_error(&b, e);
 	add_detail(&b, e, shape_of(q, e->code), details);

@@ -79,7 +79,7 @@ static bool is_plain(const char *path, size_t len)
 const char *route_guard(const char *path, size_t len)
 {
 	static const char artifacts[] = "/artifacts/";
-	char plain[API_TARGET_MAX + 1];
+	char plain[API_TARGET_MAX + 1], twice[API_TARGET_MAX + 1];
 	const char *tail;
 	size_t n;
 
@@ -87,6 +87,9 @@ const char *route_guard(const char *path, size_t len)
 		return NULL;
 	n = decode(path, len, plain);
 	if (climbs(path, len) || climbs(plain, n))
+		return traversal;
+	/* Nothing here decodes twice; a proxy in front may have been meant to. */
+	if (climbs(twice, decode(plain, n, twice)))
 		return traversal;
 	if (memchr(plain, '\0', n))
 		return invalid;

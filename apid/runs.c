@@ -7,6 +7,7 @@
 #include "apid/apid_i.h"
 #include "base/clock.h"
 #include "base/id.h"
+#include "base/log.h"
 
 #define WAIT_FOR_EVER (INT64_C(86400) * SBX_SECOND_US)
 
@@ -183,6 +184,19 @@ enum MHD_Result run_check_post(struct req *q)
 	return reply_json(q, MHD_HTTP_OK, &b, NULL);
 }
 
+/* What broke inside is for the log; whoever asked hears that the run may still be there. */
+static enum MHD_Result cancel_failed(struct req *q, const char *id, const struct sbx_error *why)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	if (why->code != SBX_E_INTERNAL)
+		return reply_error(q, why);
+	sbx_log(SBX_LOG_ERROR, "cancel failed run=%s error=\"%s\"", id, why->message);
+	(void)sbx_fail(&e, SBX_E_CANCEL_FAILED, "Failed to cancel sandbox run");
+	(void)sbx_error_details(&e, "{\"run_id\":\"%s\"}", id);
+	return reply_error(q, &e);
+}
+
 enum MHD_Result run_cancel_post(struct req *q)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
@@ -190,9 +204,10 @@ enum MHD_Result run_cancel_post(struct req *q)
 	store_autorun r = { 0 };
 	bool done = false;
 
-	if (find(q, q->param[0], &r, &e) < 0 ||
-	    orch_run_cancel(q->a->orch, &q->who, r.id, STORE_CANCEL_TERM, &done, &e) < 0)
+	if (find(q, q->param[0], &r, &e) < 0)
 		return reply_error(q, &e);
+	if (orch_run_cancel(q->a->orch, &q->who, r.id, STORE_CANCEL_TERM, &done, &e) < 0)
+		return cancel_failed(q, r.id, &e);
 	sbx_buf_printf(&b, "{\"id\":\"%s\",\"cancelled\":%s,\"message\":\"%s\"}\n", r.id,
 		       done ? "true" : "false",
 		       done ? "canceled_by_user" : "not_running_or_not_found");
