@@ -52,20 +52,38 @@ static int no_memory(struct sbx_error *e)
 	return sbx_fail(e, SBX_E_NO_MEMORY, "no memory to apply the policy");
 }
 
-static int unavailable(const char *runtime, const char *const *reasons, size_t n,
-		       struct sbx_error *e)
+/* A runtime that takes the same images and can be used; NULL when there is none. For the client to
+ * choose: nothing is ever replaced here. */
+static const char *suggestion(const struct orch_preflights *preflights, const char *runtime)
+{
+	static const char *const pairs[][2] = { { "firecracker", "docker" },
+						{ "docker", "firecracker" } };
+
+	for (size_t i = 0; i < SBX_COUNT(pairs); i++) {
+		const struct rt_preflight *p = orch_preflight(preflights, pairs[i][1]);
+
+		if (strcmp(pairs[i][0], runtime) == 0 && p && p->n_reasons == 0)
+			return pairs[i][1];
+	}
+	return NULL;
+}
+
+static int unavailable(const char *runtime, const char *suggested, const char *const *reasons,
+		       size_t n, struct sbx_error *e)
 {
 	sbx_autobuf name = SBX_BUF_INIT(1024), list = SBX_BUF_INIT(8192);
+	sbx_autobuf others = SBX_BUF_INIT(1024);
 
 	sbx_buf_json_strz(&name, runtime);
+	orch_json_strings(&others, &suggested, suggested ? 1 : 0);
 	orch_json_strings(&list, reasons, n);
-	if (sbx_buf_failed(&name) || sbx_buf_failed(&list))
+	if (sbx_buf_failed(&name) || sbx_buf_failed(&list) || sbx_buf_failed(&others))
 		return no_memory(e);
 	(void)sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE, "Requested runtime '%s' is unavailable",
 		       runtime);
 	(void)sbx_error_details(
-		e, "{\"runtime\":%s,\"available\":false,\"suggested\":[],\"reasons\":%s}",
-		name.data, list.data);
+		e, "{\"runtime\":%s,\"available\":false,\"suggested\":%s,\"reasons\":%s}",
+		name.data, others.data, list.data);
 	return -SBX_E_RUNTIME_UNAVAILABLE;
 }
 
@@ -111,13 +129,13 @@ static int check_boundary(const struct rt_known *rt, const struct tier *tier, st
 	return 0;
 }
 
-static int check_available(const struct rt_known *rt, const struct rt_preflight *p,
+static int check_available(const struct rt_known *rt, const struct orch_preflights *preflights,
 			   struct sbx_error *e)
 {
 	const char *reasons[RT_REASONS_MAX];
-	size_t n = orch_preflight_reasons(p, reasons);
+	size_t n = orch_preflight_reasons(orch_preflight(preflights, rt->name), reasons);
 
-	return n ? unavailable(rt->name, reasons, n, e) : 0;
+	return n ? unavailable(rt->name, suggestion(preflights, rt->name), reasons, n, e) : 0;
 }
 
 static int check_trust(const struct rt_known *rt, const struct rt_preflight *p,
@@ -302,7 +320,7 @@ int orch_policy_apply(const struct orch_settings *settings,
 	preflight = orch_preflight(preflights, rt->name);
 	rc = check_boundary(rt, &tier, e);
 	if (!rc)
-		rc = check_available(rt, preflight, e);
+		rc = check_available(rt, preflights, e);
 	if (!rc)
 		rc = check_trust(rt, preflight, &tier, e);
 	network_word(settings, &tier, spec->network_policy, network);

@@ -97,6 +97,30 @@ static void runtime__unavailable_tells_its_reasons(void **state)
 		    "seatbelt", "[\"macos_required\",\"sandbox_exec_missing\"]");
 }
 
+static void runtime__another_that_works_is_named(void **state)
+{
+	static const struct {
+		const char *records, *runtime, *suggested;
+	} rows[] = {
+		{ "{\"docker\":" READY ",\"firecracker\":" DOWN("firecracker_unavailable") "}",
+		  "firecracker", "[\"docker\"]" },
+		{ "{\"firecracker\":" READY ",\"docker\":" DOWN("docker_unavailable") "}", "docker",
+		  "[\"firecracker\"]" },
+		{ "{\"docker\":" DOWN("docker_unavailable") "}", "firecracker", "[]" },
+		{ "{\"docker\":" READY "}", "lima", "[]" },
+	};
+	struct trial t;
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		begin(&t, NULL, rows[i].records, rows[i].runtime, NULL, NULL);
+		apply(&t);
+		assert_int_equal(t.rc, -SBX_E_RUNTIME_UNAVAILABLE);
+		assert_string_equal(detail(&t, "suggested"), rows[i].suggested);
+		end(&t);
+	}
+}
+
 static void runtime__without_a_record_is_unavailable(void **state)
 {
 	(void)state;
@@ -403,6 +427,7 @@ int main(void)
 		cmocka_unit_test(runtime__default_is_the_setting),
 		cmocka_unit_test(runtime__the_default_is_never_replaced),
 		cmocka_unit_test(runtime__unavailable_tells_its_reasons),
+		cmocka_unit_test(runtime__another_that_works_is_named),
 		cmocka_unit_test(runtime__without_a_record_is_unavailable),
 		cmocka_unit_test(runtime__a_foreign_reason_is_not_repeated),
 		cmocka_unit_test(runtime__unknown_name_is_a_mistake_of_the_document),
