@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/id.h"
+#include "base/json.h"
 #include "base/log.h"
 
 enum { DEATH_WAIT_MS = 2000 }; /* for a killed process; the kernel needs milliseconds */
@@ -138,41 +139,130 @@ int orch_phase_renew(struct store *s, const char *id, int64_t generation, int64_
 	return store_commit(sbx_steal(&tx), false, e);
 }
 
-static int audit_end(struct store_tx *tx, const struct store_run *run,
-		     const struct orch_outcome *out, struct sbx_error *e)
+/* ---- audit --------------------------------------------------------------------------------- */
+
+static int audit_add(struct store_tx *tx, const struct store_run *run, const char *action,
+		     const char *result, struct sbx_buf *details, struct sbx_error *e)
 {
-	sbx_autobuf b = SBX_BUF_INIT(16 << 10);
-	int64_t now = sbx_now_us();
-	struct store_audit a = { .at_us = now,
+	struct store_audit a = { .at_us = sbx_now_us(),
 				 .user = run->user,
 				 .door = run->door,
-				 .action = "run",
+				 .action = action,
 				 .resource = run->id,
-				 .result = store_phase_name(out->phase) };
+				 .result = result };
 
-	sbx_buf_puts(&b, "{\"runtime\":");
-	sbx_buf_json_strz(&b, run->runtime);
-	sbx_buf_puts(&b, ",\"trust_level\":");
-	sbx_buf_json_strz(&b, run->trust_level);
-	sbx_buf_puts(&b, ",\"network_policy\":");
-	sbx_buf_json_strz(&b, run->network_policy);
-	sbx_buf_puts(&b, ",\"policy_hash\":");
-	sbx_buf_json_strz(&b, run->policy_hash);
-	sbx_buf_puts(&b, ",\"status_reason_code\":");
-	sbx_buf_json_strz(&b, out->reason);
-	if (out->has_exit_code)
-		sbx_buf_printf(&b, ",\"exit_code\":%d", out->exit_code);
-	sbx_buf_printf(&b, ",\"duration_ms\":%lld}",
-		       run->started_us ? (long long)(now - run->started_us) / 1000 : 0LL);
-	if (sbx_buf_failed(&b))
+	if (sbx_buf_failed(details))
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the audit record");
-	a.details = b.data;
+	a.details = details->data;
 	return store_tx_audit(tx, &a, e);
 }
 
-int orch_phase_end(struct store *s, const struct store_run *run, int64_t generation,
-		   const struct orch_outcome *out, struct store_ticket *ret_ticket,
-		   struct sbx_error *e)
+static int64_t count_of(struct json_object *usage, const char *name)
+{
+	struct json_object *v = NULL;
+
+	return usage && json_object_object_get_ex(usage, name, &v) ? json_object_get_int64(v) : 0;
+}
+
+/* What was cut short, one record each. Names of files are the user's own business. */
+static int audit_limits(struct store_tx *tx, const struct store_run *run,
+			const struct orch_outcome *out, struct sbx_error *e)
+{
+	static const char *const skips[] = { "file_limit", "total_limit", "symlink", "invalid",
+					     "read_error" };
+	sbx_autojson *usage = out->usage ? json_tokener_parse(out->usage) : NULL;
+	int64_t skipped = count_of(usage, "artifact_files_skipped");
+	sbx_autobuf output = SBX_BUF_INIT(4096), artifacts = SBX_BUF_INIT(4096);
+	const char *comma = "";
+	int rc = 0;
+
+	if (count_of(usage, "log_truncated")) {
+		sbx_buf_printf(&output, "{\"log_limit_bytes\":%lld,\"log_truncated\":1}",
+			       (long long)count_of(usage, "log_limit_bytes"));
+		rc = audit_add(tx, run, "output_truncated", "limited", &output, e);
+	}
+	if (rc < 0 || skipped == 0)
+		return rc;
+	sbx_buf_printf(&artifacts, "{\"artifact_files_skipped\":%lld,\"artifact_skip_reasons\":[",
+		       (long long)skipped);
+	for (size_t i = 0; i < SBX_COUNT(skips); i++) {
+		char name[64];
+
+		(void)snprintf(name, sizeof(name), "artifact_skip_%s", skips[i]);
+		if (count_of(usage, name) == 0)
+			continue;
+		sbx_buf_printf(&artifacts, "%s\"%s\"", comma, skips[i]);
+		comma = ",";
+	}
+	sbx_buf_puts(&artifacts, "]}");
+	return audit_add(tx, run, "artifacts_limited", "limited", &artifacts, e);
+}
+
+static const char *outcome_word(enum store_phase phase)
+{
+	switch (phase) {
+	case STORE_COMPLETED:
+		return "success";
+	case STORE_TIMED_OUT:
+		return "timeout";
+	default:
+		return store_phase_name(phase);
+	}
+}
+
+static int audit_end(struct store_tx *tx, const struct store_run *run,
+		     const struct orch_outcome *out, struct sbx_error *e)
+{
+	const struct {
+		const char *name, *value;
+	} texts[] = {
+		{ "runtime", run->runtime },
+		{ "effective_runtime", run->runtime },
+		{ "trust_level", run->trust_level },
+		{ "network_policy", run->network_policy },
+		{ "policy_hash", run->policy_hash },
+		{ "spec_version", run->spec_version },
+		{ "outcome", outcome_word(out->phase) },
+		{ "status_reason_code", out->reason },
+	};
+	sbx_autobuf b = SBX_BUF_INIT(16 << 10);
+	int rc;
+
+	for (size_t i = 0; i < SBX_COUNT(texts); i++) {
+		sbx_buf_printf(&b, "%s\"%s\":", i ? "," : "{", texts[i].name);
+		sbx_buf_json_strz(&b, texts[i].value);
+	}
+	if (out->has_exit_code)
+		sbx_buf_printf(&b, ",\"exit_code\":%d", out->exit_code);
+	sbx_buf_printf(&b, ",\"capture_pattern_count\":%zu,\"duration_ms\":%lld}", out->n_patterns,
+		       run->started_us ? (long long)(sbx_now_us() - run->started_us) / 1000 : 0LL);
+	rc = audit_add(tx, run, "run", store_phase_name(out->phase), &b, e);
+	return rc < 0 ? rc : audit_limits(tx, run, out, e);
+}
+
+/* ---- the end ------------------------------------------------------------------------------- */
+
+/* Runs of one user that end at the same moment have each found room for their artifacts. Under the
+ * write lock there is one answer. */
+static int over_cap(struct store *s, const struct store_run *run, const struct orch_outcome *out,
+		    bool *ret, struct sbx_error *e)
+{
+	int64_t used = 0;
+	int rc = 0;
+
+	if (out->n_artifacts && out->artifact_user_max > 0)
+		rc = store_usage_bytes(s, run->user, &used, e);
+	for (size_t i = 0; i < out->n_artifacts; i++)
+		used += out->artifacts[i].size;
+	*ret = rc == 0 && out->n_artifacts && out->artifact_user_max > 0 &&
+	       used > out->artifact_user_max;
+	return rc;
+}
+
+/* *ret_over: nothing was written, the artifacts do not fit. */
+static int end_once(struct store *s, const struct store_run *run, int64_t generation,
+		    const struct orch_outcome *out, bool *ret_over, struct store_ticket *ret_ticket,
+		    struct sbx_error *e)
 {
 	store_autotx struct store_tx *tx = NULL;
 	struct store_transition t = {
@@ -197,9 +287,13 @@ int orch_phase_end(struct store *s, const struct store_run *run, int64_t generat
 
 	for (size_t i = 0; i < out->n_artifacts; i++)
 		t.artifact_bytes += out->artifacts[i].size;
+	*ret_over = false;
 	r = store_begin(s, &tx, e);
 	if (r == 0)
-		r = store_tx_run_transition(tx, &t, &done, e);
+		r = over_cap(s, run, out, ret_over, e);
+	if (r < 0 || *ret_over)
+		return r;
+	r = store_tx_run_transition(tx, &t, &done, e);
 	if (r == 0 && !done)
 		r = lost(run->id, e);
 	if (r == 0 && out->n_artifacts)
@@ -213,4 +307,48 @@ int orch_phase_end(struct store *s, const struct store_run *run, int64_t generat
 	if (r < 0)
 		return r;
 	return store_commit_early(sbx_steal(&tx), ret_ticket, e);
+}
+
+/* The counters of a run whose artifacts are dropped; malloc'd. */
+static char *usage_without(const struct orch_outcome *out)
+{
+	static const char *const none[] = { "artifact_bytes", "artifact_bytes_collected",
+					    "artifact_files_collected" };
+	static const char *const more[] = { "artifact_files_skipped", "artifact_skip_total_limit" };
+	sbx_autojson *usage = json_tokener_parse(out->usage ? out->usage : "{}");
+	int64_t n = (int64_t)out->n_artifacts;
+
+	for (size_t i = 0; usage && i < SBX_COUNT(none); i++)
+		json_object_object_add(usage, none[i], json_object_new_int64(0));
+	for (size_t i = 0; usage && i < SBX_COUNT(more); i++)
+		json_object_object_add(usage, more[i],
+				       json_object_new_int64(count_of(usage, more[i]) + n));
+	return usage ? strdup(json_object_to_json_string_ext(usage, JSON_C_TO_STRING_PLAIN)) : NULL;
+}
+
+int orch_phase_end(struct store *s, const struct store_run *run, int64_t generation,
+		   const struct orch_outcome *out, struct store_ticket *ret_ticket,
+		   struct sbx_error *e)
+{
+	sbx_autofree char *usage = NULL;
+	sbx_autoclose int dir = -1;
+	struct orch_outcome less = *out;
+	bool over = false;
+	int r = end_once(s, run, generation, out, &over, ret_ticket, e);
+
+	if (r < 0 || !over)
+		return r;
+	/* It came second: what counts is written already, so all of its own go. */
+	usage = usage_without(out);
+	if (!usage)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the usage");
+	dir = store_run_dir(s, run->id, false, NULL);
+	if (dir >= 0)
+		(void)sbx_remove_tree(dir, "artifacts");
+	less.usage = usage;
+	less.artifacts = NULL;
+	less.n_artifacts = 0;
+	if (out->phase == STORE_COMPLETED)
+		less.reason = "limits_applied";
+	return end_once(s, run, generation, &less, &over, ret_ticket, e);
 }

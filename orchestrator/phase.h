@@ -23,6 +23,10 @@ struct orch_outcome {
 	int64_t log_bytes;
 	const struct store_artifact *artifacts;
 	size_t n_artifacts;
+	size_t n_patterns; /* that the spec had, for the audit */
+	/* Bytes that all artifacts of the user may have, 0: any. When others of the user's ended
+	 * meanwhile and these no longer fit, they are removed. */
+	int64_t artifact_user_max;
 };
 
 /* "host/boot-id/pid/start time/random": names one process for ever. malloc'd. */

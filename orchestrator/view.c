@@ -107,7 +107,11 @@ static void add_course(const struct store_run *r, enum orch_form form,
 	time_member(out, "created_at", r->created_us);
 	time_member(out, "started_at", r->phase == STORE_QUEUED ? 0 : r->started_us);
 	time_member(out, "finished_at", r->finished_us);
-	text_member(out, "message", r->message);
+	/* A run that has ended always has one: its clients look for a text. */
+	text_member(out, "message",
+		    r->message			     ? r->message
+		    : store_phase_terminal(r->phase) ? why->code
+						     : NULL);
 	if (form & (ORCH_FORM_STATUS | ORCH_FORM_ADMIN_RUN))
 		sbx_buf_printf(out, ",\"resource_usage\":%s", r->usage ? r->usage : "{}");
 	if (form == ORCH_FORM_STATUS)

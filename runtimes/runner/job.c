@@ -424,6 +424,8 @@ static void finish(struct job *j)
 		arts.skip_read_error++;
 	}
 	out.started_us = j->started_wall_us;
+	out.n_patterns = j->spec->n_capture_patterns;
+	out.artifact_user_max = j->r->settings->max_artifact_bytes_per_user_mb << 20;
 	outcome_make(j->spec, &j->plan.plan, &j->end, j->log, &arts, &usage, message, &out);
 	record(j, &out);
 }
