@@ -6,7 +6,8 @@ A program is one of
   build/...        a build itself: warnings are errors
   lint/lint        tests/lint/lint.py
   unit/..., runtime/..., fuzz/...   what meson knows as a test
-  integration/..., doors/..., escape/..., crash/...   tests/<folder>/test_*.py
+  integration/..., doors/..., conformance/..., escape/..., crash/...
+                   tests/<folder>/test_*.py
   fuzz-live/...    a short search for new inputs, where there is clang
 
 Each prints TAP, in a temporary directory and a process group of its own, with a time limit. It fails
@@ -33,7 +34,7 @@ ASAN = os.path.join(ROOT, "build-asan")
 PLAIN = os.path.join(ROOT, "build-plain")
 FUZZ = os.path.join(ROOT, "build-fuzz")
 LOGS = os.path.join(ASAN, "test-logs")
-FOLDERS = ("integration", "doors", "escape", "crash")
+FOLDERS = ("integration", "doors", "conformance", "escape", "crash")
 SANITIZED = 3  # how much more time a program gets under sanitizers
 TOTAL_SECONDS = 25 * 60  # for everything; what has no time left fails
 START = time.monotonic()

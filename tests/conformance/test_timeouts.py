@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Too slow to start, and too long at it."""
+import os
+import signal
+import time
+
+import conf
+from conf import sbx
+
+
+def children(pid):
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
+            return [int(p) for p in f.read().split()]
+    except OSError:
+        return []
+
+
+def wait_warm(a):
+    """The processes of the sandbox that waits for a run: its runner has it ready and sleeps in recvfrom."""
+    end = time.monotonic() + 20 * sbx.SLOW
+    while time.monotonic() < end:
+        for pid in a.processes():
+            try:
+                with open("/proc/%d/syscall" % pid) as f:
+                    idle = f.read().split()[:2] == ["45", "0x3"]
+            except OSError:
+                continue
+            if idle and children(pid):
+                return children(pid)
+        os.sched_yield()
+    raise AssertionError("no sandbox waits")
+
+
+class Timeouts(conf.Alone):
+    def end_frame(self, a, run):
+        with a.stream(run) as ws:
+            frames, code = ws.frames()
+        self.assertEqual(code, 1000)
+        ends = [f for f in frames if f["type"] == "event" and f["event"] == "end"]
+        self.assertEqual(len(ends), 1)
+        return ends[0]["data"]
+
+    def test_T184_a_start_that_takes_too_long(self):
+        # The process in which the sandbox is made is stopped for longer than that.
+        with self.server({"warm_runners": 1, "max_concurrent_runs": 1}) as a:
+            frozen = wait_warm(a)
+            for pid in frozen:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                run = a.sh("echo hello", timeout_sec=5, startup_timeout_sec=1)
+                began = conf.boot_us()
+                run.wait_phase("starting")
+                conf.wait_boot(began + 1500000)
+            finally:
+                for pid in frozen:
+                    os.kill(pid, signal.SIGCONT)
+            doc = self.ended(run, "timed_out", "startup_timeout")
+            self.assertRegex(doc["message"], r"^startup_timeout")
+            self.assertIsNone(doc["exit_code"])
+            self.assertEqual(self.end_frame(a, run)["reason"], "startup_timeout")
+
+    def test_T185_a_command_that_takes_too_long(self):
+        with self.server() as a:
+            run = a.sh("sleep 60", timeout_sec=1)
+            doc = self.ended(run, "timed_out", "execution_timeout")
+            self.assertEqual(doc["message"], "execution_timeout")
+            self.assertEqual(self.end_frame(a, run)["reason"], "execution_timeout")
+
+
+if __name__ == "__main__":
+    conf.main()
