@@ -97,6 +97,14 @@ def sanitized():
         return b"__asan_init" in f.read()
 
 
+def connections(port):
+    """That the server of this port holds over TCP, whoever has ended them. (Descriptors would count
+    what it opens for its own ends, too.)"""
+    with open("/proc/net/tcp") as f:
+        rows = [line.split() for line in f][1:]
+    return sum(int(r[1].split(":")[1], 16) == port and r[3] != "0A" and r[9] != "0" for r in rows)
+
+
 def until(done, what, timeout=20):
     """Waits for a state that has no event, in the manner of fskit: it yields the processor between looks."""
     end = time.monotonic() + timeout * sbx.SLOW
@@ -134,6 +142,9 @@ class Case(unittest.TestCase):
 
     def descriptors(self):
         return len(os.listdir("/proc/%d/fd" % self.a.proc.pid))
+
+    def all_gone(self, timeout=20):
+        until(lambda: connections(self.a.port) == 0, "no connection is left", timeout)
 
     def resident_kib(self):
         with open("/proc/%d/status" % self.a.proc.pid) as f:
