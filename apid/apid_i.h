@@ -116,6 +116,7 @@ bool req_query_int(struct req *q, const char *name, int64_t def, int64_t least, 
 		   int64_t *ret, enum MHD_Result *ret_answer);
 
 int req_socket(const struct req *q); /* of its connection; borrowed */
+void req_over(struct req *q);	     /* logs and frees it; conn.c does it for what was forgotten */
 
 typedef enum MHD_Result handler(struct req *q);
 

@@ -3,7 +3,6 @@
  * Connections: where they come in, how many there may be, and how long each may take for what it
  * does. libmicrohttpd knows one listening socket and one time limit, for silence; we have several
  * sockets, and a client that sends a byte now and then must not hold a connection for ever.
- *
  * Each stage of a connection has one time limit, so that the list of those in it is sorted by
  * deadline all by itself, and the acceptor sleeps until the first of the first.
  */
@@ -41,6 +40,7 @@ struct conn {
 	int fd;			 /* libmicrohttpd's; ours in stage CONN_REFUSED */
 	int64_t deadline_us;	 /* boot clock */
 	enum conn_stage stage;
+	struct req *request; /* from its target to its end; the thread's of the connection */
 };
 
 struct list {
@@ -167,6 +167,9 @@ void conns_notify(void *apid, struct MHD_Connection *conn, void **socket_context
 	if (one)
 		list_remove(c, one);
 	pthread_mutex_unlock(&c->lock);
+	/* libmicrohttpd forgets a request whose arguments do not fit into its memory. */
+	if (one && one->request)
+		req_over(one->request);
 	free(one);
 	*socket_context = NULL;
 }
@@ -180,6 +183,7 @@ void conns_stage(struct req *q, enum conn_stage stage)
 
 	if (!one)
 		return;
+	one->request = stage == CONN_IDLE ? NULL : q;
 	pthread_mutex_lock(&c->lock);
 	if (one->stage != stage) {
 		list_remove(c, one);
@@ -204,11 +208,10 @@ int64_t conns_count(struct conns *c)
  * be a reset, which may reach it before the answer. Takes the socket over; any thread. */
 static void drain(struct conns *c, int fd)
 {
-	struct epoll_event ev = { .events = EPOLLIN | EPOLLRDHUP };
 	struct conn *one = calloc(1, sizeof(*one));
+	struct epoll_event ev = { .events = EPOLLIN | EPOLLRDHUP, .data.ptr = one };
 
 	pthread_mutex_lock(&c->lock);
-	ev.data.ptr = one;
 	if (one)
 		one->fd = fd;
 	if (!one || c->refused >= REFUSED_MAX || epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &ev) < 0) {
@@ -582,12 +585,10 @@ void conns_stop(struct conns *c)
 
 struct conns *conns_close(struct conns *c)
 {
-	struct conn *one;
-
 	if (!c)
 		return NULL;
-	while ((one = c->stages[CONN_REFUSED].first))
-		drained(c, one);
+	while (c->stages[CONN_REFUSED].first)
+		drained(c, c->stages[CONN_REFUSED].first);
 	stop_listening(c);
 	sbx_closep(&c->epoll);
 	sbx_closep(&c->wake);

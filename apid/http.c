@@ -389,6 +389,21 @@ static void log_access(const struct req *q)
 		user[0] ? user : "-", q->id[0] ? q->id : "-");
 }
 
+void req_over(struct req *q)
+{
+	if (q->target && orch_settings(q->a->orch)->api_access_log)
+		log_access(q);
+	waiting_done(q);
+	if (q->free_state)
+		q->free_state(q->state);
+	for (size_t i = 0; i < API_PARAMS; i++)
+		free(q->param[i]);
+	sbx_error_clear(&q->why);
+	sbx_buf_free(&q->body);
+	free(q->target);
+	free(q);
+}
+
 static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls,
 			 enum MHD_RequestTerminationCode code)
 {
@@ -402,17 +417,7 @@ static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls
 	conns_stage(q, CONN_IDLE);
 	if (code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
 		recall_end(q);
-	if (q->target && orch_settings(q->a->orch)->api_access_log)
-		log_access(q);
-	waiting_done(q);
-	if (q->free_state)
-		q->free_state(q->state);
-	for (size_t i = 0; i < API_PARAMS; i++)
-		free(q->param[i]);
-	sbx_error_clear(&q->why);
-	sbx_buf_free(&q->body);
-	free(q->target);
-	free(q);
+	req_over(q);
 }
 
 /* ---- daemons
