@@ -189,6 +189,7 @@ def bad_requests(login):
         (request("POST", BASE + "/runs", [*login, ("Transfer-Encoding", "chunked")], b"3\r\nabc\r\n0\r\n\r\n"), False),
         (request("POST", BASE + "/runs", [*login, ("Transfer-Encoding", "chunked")], b"zz\r\n"), True),
         (request("GET", BASE + "/nothing?" + "x" * 9000), False),
+        (request("GET", HEALTH + "?" + "&" * 4000), True),
         (request("GET", "/" + "x" * 40000), True),
         (request("GET", HEALTH, [("X", "y" * 40000)]), True),
         (b"GET / HTTP/1.1\r\n\r\n", True),
