@@ -214,7 +214,7 @@ REFUSALS = (
     Refusal("no processor", spec("true", resources={"cpu": 0})),
     Refusal("an unknown trust level", spec("true", trust_level="root")),
     Refusal("an unknown runtime", spec("true", runtime="chroot")),
-    Refusal("an unknown network policy", spec("true", network_policy="open")),
+    Refusal("an unknown network policy", spec("true", network_policy="open"), "policy_unsupported"),
     Refusal("an environment name with an equals sign", spec("true", env={"A=B": "x"})),
     Refusal("a working directory outside", spec("true", cwd="../x")),
     Refusal("a capture pattern that climbs", spec("true", capture_patterns=["../*"])),
