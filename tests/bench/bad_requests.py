@@ -27,6 +27,7 @@ def main(n):
         kib, fds, began = soak.resident_kib(), soak.descriptors(), time.monotonic()
         for tenth in range(1, 11):
             badhttp.rain(soak.address, soak.login, n // 10)
+            soak.volley([("", badhttp.MANY_ARGUMENTS)] * 200)
             print("%9d requests  %6.0f s  resident %+d KiB" % (n // 10 * tenth, time.monotonic() - began,
                                                             soak.resident_kib() - kib), flush=True)
         soak.all_gone()
