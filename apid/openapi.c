@@ -309,7 +309,7 @@ static const struct {
 	int status;
 	const char *media, *doc; /* media NULL: no body */
 } other_answers[] = {
-	{ "stream_open", 101, NULL,
+	{ "stream_get", 101, NULL,
 	  "frames as JSON text; a refusal is a close code, see docs/api.md" },
 	{ "artifact_get", 200, "application/octet-stream", "the file" },
 	{ "artifact_get", 206, "application/octet-stream", "the range" },
