@@ -592,6 +592,16 @@ class Bodies(BadCase):
                        self.BIG)
             self.assertEqual(c.answer().status, 401)
 
+    def test_who_reads_only_when_all_is_sent_gets_the_answer_too(self):
+        """What is still under way is read away for a moment: the client sees no reset."""
+        for login, status in (([("X-API-KEY", "bad")], 401), (self.login, 413)):
+            with self.subTest(status):
+                with Raw(self.address) as c:
+                    c.send(head("POST", BASE + "/runs", [*login, ("Content-Length", str(20 * MIB))]))
+                    for _ in range(12):
+                        c.send(b" " * MIB)
+                    self.assertEqual(c.answer().status, status)
+
     def test_a_post_without_a_body(self):
         got = self.ask("POST", BASE + "/runs", self.login)
         self.assertEqual((got.status, got.code), (422, "invalid_spec"))
