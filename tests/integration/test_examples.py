@@ -99,7 +99,9 @@ class ApiExamples(unittest.TestCase):
             self.skipTest("root's state directory is the host's")
         home = tempfile.mkdtemp(prefix="sbx-home-")
         self.addCleanup(shutil.rmtree, home)
-        with api.Apid(state=os.path.join(home, "sandboxfs"), env={"SINGLE_USER_API_KEY": ""}) as a:
+        a = api.Apid(state=os.path.join(home, "sandboxfs"))
+        del a.env["SINGLE_USER_API_KEY"]
+        with a:
             out = self.said([os.path.join(EXAMPLES, "api-hello.sh"), "http://127.0.0.1:%d" % a.port],
                             HOME=home, XDG_STATE_HOME=home)
             self.assertRegex(out, r"\A" + API_WANTED["api-hello.sh"] + r"\Z")
