@@ -259,6 +259,16 @@ static int copy_options(struct orch *o, const struct orch_options *opts, struct 
 	return 0;
 }
 
+static int check_settings(const struct orch *o, struct sbx_error *e)
+{
+	struct orch_settings *s = NULL;
+	int rc = orch_settings_load(o->config_path, (const char *const *)o->overrides,
+				    o->n_overrides, &s, e);
+
+	orch_settings_free(s);
+	return rc;
+}
+
 int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_error *e)
 {
 	struct orch *o = calloc(1, sizeof(*o));
@@ -283,6 +293,8 @@ int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_err
 		o->runner = find_runner(opts->runner, e);
 		rc = o->runner ? 0 : -SBX_E_INVALID_CONFIG;
 	}
+	if (rc == 0) /* before anything is made: a mistake in them leaves nothing behind */
+		rc = check_settings(o, e);
 	if (rc == 0) {
 		const struct store_options so = { 0 };
 
