@@ -60,15 +60,23 @@ void sbx_buf_puts(struct sbx_buf *b, const char *s)
 	sbx_buf_add(b, s, strlen(s));
 }
 
+/* Mostly there is room already; then the text is made once. */
 void sbx_buf_printf(struct sbx_buf *b, const char *fmt, ...)
 {
+	size_t room = b->failed || !b->data ? 0 : b->size - b->len;
 	va_list ap;
 	int n;
 	char *p;
 
 	va_start(ap, fmt);
-	n = vsnprintf(NULL, 0, fmt, ap);
+	n = vsnprintf(room ? b->data + b->len : NULL, room, fmt, ap);
 	va_end(ap);
+	if (n >= 0 && (size_t)n < room && (size_t)n <= b->limit - b->len) {
+		b->len += (size_t)n;
+		return;
+	}
+	if (room)
+		b->data[b->len] = '\0'; /* what was cut off, or is too much */
 	if (n < 0) {
 		b->failed = true;
 		return;

@@ -29,21 +29,36 @@ int64_t sbx_boot_us(void)
 	return read_clock(CLOCK_BOOTTIME);
 }
 
+/* The n lowest digits of v, and what follows them. */
+static char *put_digits(char *out, int n, int v, char behind)
+{
+	for (int i = n - 1; i >= 0; i--, v /= 10)
+		out[i] = (char)('0' + v % 10);
+	out[n] = behind;
+	return out + n + 1;
+}
+
+/* By hand: strftime and snprintf were a tenth of what a run's status costs. */
 char *sbx_time_format(int64_t us, char out[SBX_TIME_TEXT])
 {
 	time_t sec = (time_t)(us / SBX_SECOND_US);
 	int64_t frac = us % SBX_SECOND_US;
 	struct tm tm;
-	size_t n;
+	char *p = out;
 
 	if (frac < 0) {
 		frac += SBX_SECOND_US;
 		sec--;
 	}
-	if (!gmtime_r(&sec, &tm))
+	if (!gmtime_r(&sec, &tm) || tm.tm_year + 1900 > 9999 || tm.tm_year + 1900 < 0)
 		memset(&tm, 0, sizeof(tm));
-	n = strftime(out, SBX_TIME_TEXT, "%Y-%m-%dT%H:%M:%S", &tm);
-	(void)snprintf(out + n, SBX_TIME_TEXT - n, ".%06dZ", (int)frac);
+	p = put_digits(p, 4, tm.tm_year + 1900, '-');
+	p = put_digits(p, 2, tm.tm_mon + 1, '-');
+	p = put_digits(p, 2, tm.tm_mday, 'T');
+	p = put_digits(p, 2, tm.tm_hour, ':');
+	p = put_digits(p, 2, tm.tm_min, ':');
+	p = put_digits(p, 2, tm.tm_sec, '.');
+	*put_digits(p, 6, (int)frac, 'Z') = '\0';
 	return out;
 }
 

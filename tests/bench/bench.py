@@ -15,6 +15,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+import api  # noqa: E402
 import sbx  # noqa: E402
 
 BWRAP = shutil.which("bwrap")
@@ -273,23 +274,23 @@ def bench_idle():
               ("runner and its processes", max(runners), len(runners)), flush=True)
 
 
-class Apid:
-    """A bare sandbox-apid on a state directory of its own; only what the rows need."""
+class Client:
+    """One connection that is kept, and as little Python as possible on it."""
 
-    def __init__(self):
-        self.base = tempfile.mkdtemp(prefix="sbx-bench-")
-        program = os.path.join(os.path.abspath(sbx.BUILD), "apid", "sandbox-apid")
-        self.proc = subprocess.Popen([program, "--state", self.base, "--listen", "127.0.0.1:0",
-                                      "-o", "single_user_api_key=bench"], stderr=subprocess.PIPE, text=True)
-        self.port = next(int(line.split("port=")[1].split()[0]) for line in self.proc.stderr if "port=" in line)
-        threading.Thread(target=self.proc.stderr.read, daemon=True).start()
-        self.sock = socket.create_connection(("127.0.0.1", self.port))
+    def __init__(self, apid):
+        self.sock = socket.create_connection(("127.0.0.1", apid.port))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.sock.close()
+
     def post(self, text):
-        """One run until its end, over a connection that is kept: the answer's bytes."""
-        self.sock.sendall(b"POST /api/v1/sandbox/runs?wait=60 HTTP/1.1\r\nHost: bench\r\nX-API-KEY: bench\r\n"
-                          b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
+        """One run until its end: the answer's body."""
+        self.sock.sendall(b"POST /api/v1/sandbox/runs?wait=60 HTTP/1.1\r\nHost: bench\r\nX-API-KEY: %s\r\n"
+                          b"Content-Length: %d\r\n\r\n%s" % (api.API_KEY.encode(), len(text), text))
         got = b""
         while b"\r\n\r\n" not in got:
             got += self.sock.recv(65536)
@@ -300,25 +301,16 @@ class Apid:
         assert b" 200 " in head and b'"phase":"completed"' in body, got
         return body
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.sock.close()
-        self.proc.terminate()
-        self.proc.wait()
-        shutil.rmtree(self.base)
-
 
 def bench_post():
     """POST of /bin/true with a wait for its end."""
     text = b'{"base_image":"host","command":["/bin/true"]}'
     ours, theirs = [], []
-    with Apid() as a:
+    with api.Apid() as a, Client(a) as c:
         for _ in range(20):
-            a.post(text)
+            c.post(text)
         for _ in range(40):
-            ours += [timed(lambda: a.post(text)) for _ in range(5)]
+            ours += [timed(lambda: c.post(text)) for _ in range(5)]
             theirs += shots("spawn-turns", 5, *BWRAP_ARGV)
     row("POST of /bin/true, waited for, p50", pct(ours, 50), pct(theirs, 50), "ms", "bwrap --unshare-all", "0.5")
 
@@ -335,8 +327,8 @@ def bench_get():
     if not (shutil.which("wrk") and shutil.which("nginx")):
         print("GET of a status: wrk and nginx are not installed", flush=True)
         return
-    with Apid() as a:
-        body = a.post(b'{"base_image":"host","command":["/bin/true"]}')
+    with api.Apid() as a, Client(a) as c:
+        body = c.post(b'{"base_image":"host","command":["/bin/true"]}')
         url = "http://127.0.0.1:%d/api/v1/sandbox/runs/%s" % (a.port, json.loads(body)["id"])
         www = os.path.join(a.base, "www")
         os.mkdir(www)
@@ -355,7 +347,7 @@ def bench_get():
             static = "http://127.0.0.1:%d/status.json" % port
             subprocess.run(["curl", "-sf", "--retry-connrefused", "--retry", "10", static], check=True,
                            stdout=subprocess.DEVNULL)
-            both = [(wrk_rate(url, "X-API-KEY: bench"), wrk_rate(static)) for _ in range(5)]
+            both = [(wrk_rate(url, "X-API-KEY: " + api.API_KEY), wrk_rate(static)) for _ in range(5)]
         finally:
             nginx.terminate()
             nginx.wait()
