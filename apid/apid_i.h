@@ -30,11 +30,13 @@ enum {
 	API_TARGET_MAX = 8 << 10,      /* bytes of a request's path and query */
 	API_BODY_MAX = (16 << 20) + 1, /* a document of 16 MiB, and one byte to tell it is more */
 	API_REPLY_MAX = 64 << 20,      /* of what is made in memory */
-	API_REQUEST_ID = 64,	       /* bytes of X-Request-ID that are kept */
+	API_ETAG = 64,
+	API_REQUEST_ID = 64, /* bytes of X-Request-ID that are kept */
 };
 
 struct auth;
 struct conns;
+struct finished;
 struct http;
 struct waiting;
 struct ws;
@@ -46,6 +48,7 @@ struct apid {
 	struct auth *auth;
 	struct conns *conns;
 	struct waiting *waiting;
+	struct finished *finished;
 	struct ws *ws;
 	/* Since this process began, for /metrics. */
 	atomic_llong requests, refused;
@@ -219,6 +222,18 @@ struct waiting *waiting_free(struct waiting *w); /* NULL is fine */
 /* Suspends the request until the run has ended, the time (boot clock) is over or the client has
  * gone; then its handler is called again with q->continued. False: it shall go on at once. */
 bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_us);
+
+/* ---- finished.c: answers about runs that have ended ---------------------------------------------
+ */
+
+struct finished *finished_new(void); /* NULL without memory */
+struct finished *finished_free(struct finished *f);
+/* The status document of a run that this principal may see, if it is at hand; any thread. */
+bool finished_get(struct finished *f, const char *id, const struct orch_principal *who,
+		  char etag[API_ETAG], struct sbx_buf *out);
+/* Keeps a copy, if the run has ended. */
+void finished_put(struct finished *f, const struct store_run *r, const char etag[API_ETAG],
+		  const struct sbx_buf *text);
 
 /* ---- stream.c, ws*.c: WebSocket
  * ------------------------------------------------------------------- */

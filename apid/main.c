@@ -40,6 +40,8 @@ static int start(struct apid *a, const struct apid_options *o, struct sbx_error 
 	rc = conns_open(a, &a->conns, e);
 	if (rc == 0)
 		rc = auth_new(a, &a->auth, e);
+	if (rc == 0 && !(a->finished = finished_new()))
+		rc = sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (rc == 0)
 		rc = waiting_start(a, &a->waiting, e);
 	if (rc == 0)
@@ -61,6 +63,7 @@ static void stop(struct apid *a)
 	http_stop(a->http);
 	ws_free(a->ws);
 	waiting_free(a->waiting);
+	finished_free(a->finished);
 	conns_close(a->conns);
 	auth_free(a->auth);
 	orch_close(a->orch);

@@ -23,29 +23,36 @@ struct waits {
  * --------------------------------------------------------------------------- */
 
 /* Anything that an answer shows changes changed_us or the phase's generation. */
-static void make_etag(const struct store_run *r, char out[64])
+static void make_etag(const struct store_run *r, char out[API_ETAG])
 {
-	(void)snprintf(out, 64, "\"%llx-%llx-%x\"", (unsigned long long)r->changed_us,
+	(void)snprintf(out, API_ETAG, "\"%llx-%llx-%x\"", (unsigned long long)r->changed_us,
 		       (unsigned long long)r->generation, (unsigned)r->phase);
 }
 
-/* The answer to a POST names the stream, and knows no conditions. */
-static enum MHD_Result reply_run(struct req *q, const struct store_run *r, const struct waits *w)
+/* The document under its validator, or 304 for whoever has it already. */
+static enum MHD_Result reply_status(struct req *q, const char etag[API_ETAG], struct sbx_buf *b)
 {
-	sbx_autofree char *stream = NULL;
-	sbx_autobuf b = SBX_BUF_INIT(1 << 20);
-	char etag[64];
 	const char *headers[] = { MHD_HTTP_HEADER_ETAG, etag, MHD_HTTP_HEADER_CACHE_CONTROL,
 				  "private, no-cache", NULL };
 	const char *have = req_header(q, MHD_HTTP_HEADER_IF_NONE_MATCH);
-	bool same;
+	bool posts = strcmp(q->method, MHD_HTTP_METHOD_POST) == 0; /* which knows no conditions */
+	bool same = have && !posts && (strcmp(have, "*") == 0 || strstr(have, etag));
+
+	return reply_json(q, same ? MHD_HTTP_NOT_MODIFIED : MHD_HTTP_OK, b, headers);
+}
+
+/* The answer to a POST names the stream. */
+static enum MHD_Result reply_run(struct req *q, const struct store_run *r, const struct waits *w)
+{
+	sbx_autofree char *stream = w->posted ? stream_url(q->a, r->id, w->from_seq) : NULL;
+	sbx_autobuf b = SBX_BUF_INIT(1 << 20);
+	char etag[API_ETAG];
 
 	make_etag(r, etag);
-	same = have && !w->posted && (strcmp(have, "*") == 0 || strstr(have, etag));
-	if (w->posted)
-		stream = stream_url(q->a, r->id, w->from_seq);
 	orch_view_status(q->a->orch, r, stream, &b);
-	return reply_json(q, same ? MHD_HTTP_NOT_MODIFIED : MHD_HTTP_OK, &b, headers);
+	if (!w->posted)
+		finished_put(q->a->finished, r, etag, &b);
+	return reply_status(q, etag, &b);
 }
 
 static int find(struct req *q, const char *id, struct store_run *ret, struct sbx_error *e)
@@ -99,11 +106,16 @@ static bool wished_wait(struct req *q, int64_t *ret, enum MHD_Result *answer)
 /* Called first, and again each time that the wait is over. */
 static enum MHD_Result wait_or_answer(struct req *q, const struct waits *w)
 {
+	sbx_autobuf known = SBX_BUF_INIT(1 << 20);
 	sbx_autoerror e = SBX_ERROR_INIT;
 	store_autorun r = { 0 };
+	char etag[API_ETAG];
 	struct waits *kept;
-	int rc = find(q, w->id, &r, &e);
+	int rc;
 
+	if (!w->posted && finished_get(q->a->finished, w->id, &q->who, etag, &known))
+		return reply_status(q, etag, &known);
+	rc = find(q, w->id, &r, &e);
 	if (rc < 0)
 		return reply_error(q, &e);
 	if (store_phase_terminal(r.phase) || w->until_us <= sbx_boot_us() ||

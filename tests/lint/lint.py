@@ -38,7 +38,7 @@ PARTS = {
             "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_"),
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/settings.h",
               "store/store.h", "store/log.h"),
-             "apid_ admin_ artifact_ artifacts_ auth_ conns_ health_ http_ metrics_ openapi_ reply_ "
+             "apid_ admin_ artifact_ artifacts_ auth_ conns_ finished_ health_ http_ metrics_ openapi_ reply_ "
              "req_ route_ run_ runs_ runtimes_ stream_ token_ waiting_ workspace_ ws_"),
 }
 LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for part in PARTS}
