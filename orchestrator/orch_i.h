@@ -52,7 +52,7 @@ struct orch {
 	_Atomic(struct orch_config *) config;
 	pthread_mutex_t reload_lock;
 
-	struct pool *pool;
+	_Atomic(struct pool *) pool; /* NULL until orch_start: a door answers before */
 	pthread_t dispatcher, janitor;
 	bool dispatching, cleaning;
 	struct dispatch_loop {
