@@ -98,18 +98,11 @@ static int serve(const struct apid_options *o, struct sbx_error *e)
 {
 	struct apid a = { .orch = NULL };
 	sbx_autoclose int signals = -1;
-	sigset_t set;
 	int rc;
 
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	(void)pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread */
-	signals = signalfd(-1, &set, SFD_CLOEXEC);
+	signals = sbx_process_signals();
 	if (signals < 0)
 		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot wait for signals");
-	(void)signal(SIGPIPE, SIG_IGN);
 	rc = start(&a, o, e);
 	if (rc == 0)
 		wait_for_end(&a, signals);

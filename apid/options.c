@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/auto.h"
-#include "base/fs.h"
+#include "base/process.h"
 
 const char apid_usage[] =
 	"usage: sandbox-apid [--state DIR] [--config FILE] [--listen ADDR:PORT]... [--unix PATH]\n"
@@ -61,21 +61,6 @@ static int add_override(struct apid_options *o, const char *key, const char *val
 	return 0;
 }
 
-static int set_path(char **ret, const char *option, const char *value, struct sbx_error *e)
-{
-	char *path;
-
-	if (!*value)
-		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "--%s: a path must follow", option);
-	path = sbx_absolute(value);
-	if (!path)
-		return sbx_fail_errno(e, SBX_E_NO_MEMORY, errno, "cannot make '%s' absolute",
-				      value);
-	free(*ret);
-	*ret = path;
-	return 0;
-}
-
 static int set_workers(struct apid_options *o, const char *value, struct sbx_error *e)
 {
 	char *end;
@@ -107,13 +92,13 @@ static int take(struct apid_options *o, int c, char **listen, const char *word, 
 
 	switch (c) {
 	case 's':
-		return set_path(&o->state, "state", optarg, e);
+		return sbx_option_path(&o->state, "--state", optarg, e);
 	case 'c':
-		return set_path(&o->config, "config", optarg, e);
+		return sbx_option_path(&o->config, "--config", optarg, e);
 	case 'l':
 		return add_listen(listen, optarg, e);
 	case 'u':
-		r = set_path(&path, "unix", optarg, e);
+		r = sbx_option_path(&path, "--unix", optarg, e);
 		return r < 0 ? r : add_override(o, "api_socket", path, e);
 	case 'w':
 		return set_workers(o, optarg, e);

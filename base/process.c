@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/process.h"
 
+#include <errno.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 
+#include "base/fs.h"
 #include "base/log.h"
 
 /* What the starter ignored or blocked (nohup, a careless manager of services) must not decide
@@ -40,6 +44,34 @@ void sbx_process_init(const char *program)
 		(void)setrlimit(RLIMIT_NOFILE, &files);
 	}
 	sbx_log_set_program(program);
+}
+
+int sbx_process_signals(void)
+{
+	sigset_t set;
+
+	(void)signal(SIGPIPE, SIG_IGN);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	(void)pthread_sigmask(SIG_BLOCK, &set, NULL);
+	return signalfd(-1, &set, SFD_CLOEXEC);
+}
+
+int sbx_option_path(char **ret, const char *option, const char *value, struct sbx_error *e)
+{
+	char *path;
+
+	if (!*value)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "%s: a path must follow", option);
+	path = sbx_absolute(value);
+	if (!path)
+		return sbx_fail_errno(e, SBX_E_NO_MEMORY, errno, "cannot make '%s' absolute",
+				      value);
+	free(*ret);
+	*ret = path;
+	return 0;
 }
 
 int sbx_exit_code(int rc, const struct sbx_error *e)

@@ -321,17 +321,10 @@ static int serve(const struct fsd_options *o, struct sbx_error *e)
 	struct server s = { .ended = eventfd(0, EFD_CLOEXEC), .ready = eventfd(0, EFD_CLOEXEC) };
 	struct sigaction sa = { .sa_handler = nothing };
 	sbx_autoclose int signals = -1;
-	sigset_t set;
 	int rc;
 
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	(void)pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread */
-	signals = signalfd(-1, &set, SFD_CLOEXEC);
+	signals = sbx_process_signals();
 	(void)sigaction(SIGUSR1, &sa, NULL); /* no SA_RESTART: it ends a read */
-	(void)signal(SIGPIPE, SIG_IGN);
 	rc = start(&s, o, e);
 	if (rc == 0) {
 		sbx_log(SBX_LOG_INFO, "mounted mountpoint=%s state=%s", o->mountpoint, o->state);

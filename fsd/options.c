@@ -12,6 +12,7 @@
 
 #include "base/auto.h"
 #include "base/fs.h"
+#include "base/process.h"
 #include "orchestrator/settings.h"
 
 const char fsd_usage[] =
@@ -90,21 +91,6 @@ static int append(char **list, const char *word, struct sbx_error *e)
 	return 0;
 }
 
-static int set_path(char **ret, const char *value, const char *what, struct sbx_error *e)
-{
-	char *path;
-
-	if (!*value)
-		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "-o %s=: a path must follow", what);
-	path = sbx_absolute(value);
-	if (!path)
-		return sbx_fail_errno(e, SBX_E_NO_MEMORY, errno, "cannot make '%s' absolute",
-				      value);
-	free(*ret);
-	*ret = path;
-	return 0;
-}
-
 static int add_override(struct fsd_options *o, const char *word, struct sbx_error *e)
 {
 	char **list = realloc(o->overrides, (o->n_overrides + 1) * sizeof(*list));
@@ -133,9 +119,9 @@ static int take_option(struct fsd_options *o, const char *word, struct sbx_error
 	char *end;
 
 	if (strncmp(word, "state=", 6) == 0)
-		return set_path(&o->state, word + 6, "state", e);
+		return sbx_option_path(&o->state, "-o state=", word + 6, e);
 	if (strncmp(word, "config=", 7) == 0)
-		return set_path(&o->config, word + 7, "config", e);
+		return sbx_option_path(&o->config, "-o config=", word + 7, e);
 	if (strncmp(word, "workers=", 8) == 0) {
 		long n = strtol(word + 8, &end, 10);
 
@@ -195,7 +181,7 @@ static int take_mountpoint(struct fsd_options *o, const char *path, struct sbx_e
 
 	/* A mount whose server died answers ENOTCONN; the path itself is still good. */
 	if (!real && errno == ENOTCONN)
-		return set_path(&o->mountpoint, path, "mountpoint", e);
+		return sbx_option_path(&o->mountpoint, "-o mountpoint=", path, e);
 	if (!real)
 		return sbx_fail_errno(e, SBX_E_INVALID_ARGUMENT, errno, "mount point '%s'", path);
 	free(o->mountpoint);
@@ -248,6 +234,6 @@ int fsd_options_parse(int argc, char **argv, struct fsd_options *o, struct sbx_e
 		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "one mount point must be given");
 	/* mount(8): SOURCE MOUNTPOINT. A source that is a path names the state directory. */
 	if (argc - optind == 2 && argv[optind][0] == '/' && !o->state)
-		r = set_path(&o->state, argv[optind], "state", e);
+		r = sbx_option_path(&o->state, "-o state=", argv[optind], e);
 	return r < 0 ? r : take_mountpoint(o, argv[argc - 1], e);
 }

@@ -115,19 +115,6 @@ static bool add_started(void *ctx, const char *runtime, enum store_phase phase, 
 	return true;
 }
 
-/* The words of the audit's results. */
-static const char *outcome_of(enum store_phase phase)
-{
-	switch (phase) {
-	case STORE_COMPLETED:
-		return "success";
-	case STORE_TIMED_OUT:
-		return "timeout";
-	default:
-		return store_phase_name(phase);
-	}
-}
-
 static bool add_end(void *ctx, const struct store_ends *t)
 {
 	struct reading *r = ctx;
@@ -135,7 +122,7 @@ static bool add_end(void *ctx, const struct store_ends *t)
 
 	label(&labels, "runtime", t->runtime[0] ? t->runtime : "unknown");
 	sbx_buf_puts(&labels, ",");
-	label(&labels, "outcome", outcome_of(t->phase));
+	label(&labels, "outcome", orch_outcome_word(t->phase));
 	sbx_buf_puts(&labels, ",");
 	label(&labels, "reason", t->reason);
 	if (sbx_buf_failed(&labels))

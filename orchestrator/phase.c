@@ -198,18 +198,6 @@ static int audit_limits(struct store_tx *tx, const struct store_run *run,
 	return audit_add(tx, run, "artifacts_limited", "limited", &artifacts, e);
 }
 
-static const char *outcome_word(enum store_phase phase)
-{
-	switch (phase) {
-	case STORE_COMPLETED:
-		return "success";
-	case STORE_TIMED_OUT:
-		return "timeout";
-	default:
-		return store_phase_name(phase);
-	}
-}
-
 static int audit_end(struct store_tx *tx, const struct store_run *run,
 		     const struct orch_outcome *out, struct sbx_error *e)
 {
@@ -222,7 +210,7 @@ static int audit_end(struct store_tx *tx, const struct store_run *run,
 		{ "network_policy", run->network_policy },
 		{ "policy_hash", run->policy_hash },
 		{ "spec_version", run->spec_version },
-		{ "outcome", outcome_word(out->phase) },
+		{ "outcome", orch_outcome_word(out->phase) },
 		{ "status_reason_code", out->reason },
 	};
 	sbx_autobuf b = SBX_BUF_INIT(16 << 10);

@@ -174,3 +174,15 @@ const char *orch_reason_derive(enum store_phase phase, const char *message, bool
 	}
 	return "unknown";
 }
+
+const char *orch_outcome_word(enum store_phase phase)
+{
+	switch (phase) {
+	case STORE_COMPLETED:
+		return "success";
+	case STORE_TIMED_OUT:
+		return "timeout";
+	default:
+		return store_phase_name(phase);
+	}
+}

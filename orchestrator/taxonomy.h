@@ -25,4 +25,7 @@ void orch_reason_json(const struct orch_reason *r, struct sbx_buf *out);
 const char *orch_reason_derive(enum store_phase phase, const char *message, bool has_exit_code,
 			       int exit_code, const char *usage);
 
+/* How audit and metrics call an end: success, timeout, failed, killed. */
+const char *orch_outcome_word(enum store_phase phase);
+
 #endif
