@@ -229,7 +229,7 @@ bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_u
 struct finished *finished_new(void); /* NULL without memory */
 struct finished *finished_free(struct finished *f);
 /* The status document of a run that this principal may see, if it is at hand; any thread. */
-bool finished_get(struct finished *f, const char *id, const struct orch_principal *who,
+bool finished_get(struct apid *a, const char *id, const struct orch_principal *who,
 		  char etag[API_ETAG], struct sbx_buf *out);
 /* Keeps a copy, if the run has ended. */
 void finished_put(struct finished *f, const struct store_run *r, const char etag[API_ETAG],

@@ -113,7 +113,7 @@ static enum MHD_Result wait_or_answer(struct req *q, const struct waits *w)
 	struct waits *kept;
 	int rc;
 
-	if (!w->posted && finished_get(q->a->finished, w->id, &q->who, etag, &known))
+	if (!w->posted && finished_get(q->a, w->id, &q->who, etag, &known))
 		return reply_status(q, etag, &known);
 	rc = find(q, w->id, &r, &e);
 	if (rc < 0)
