@@ -21,12 +21,6 @@ static void set_times(struct stat *st, int64_t born_us, int64_t changed_us)
 	st->st_atim.tv_nsec = (born_us % SBX_SECOND_US) * 1000;
 }
 
-/* Its number is made anew at each look-up. */
-static bool is_serial(enum ms_node_id node)
-{
-	return node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK;
-}
-
 bool node_exists(const struct ms_node *n, const struct run_ref *run)
 {
 	switch (n->when) {
@@ -47,7 +41,7 @@ double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run)
 	/* A run that has not been announced must be asked for again, see kick.c. */
 	if (run && run->key.row > atomic_load(&f->announced_row))
 		return 0;
-	if (is_serial(ino_node(ino)) || ms_node(ino_node(ino))->who == MS_WHO_ADMIN)
+	if (serial_index(ino_node(ino)) >= 0 || ms_node(ino_node(ino))->who == MS_WHO_ADMIN)
 		return 0;   /* another number the next time; not for everybody */
 	return FSD_FOREVER; /* names never move and rows are never used again */
 }
@@ -122,7 +116,7 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	if (!n || !node_exists(n, run))
 		return -ENOENT;
 	memset(st, 0, sizeof(*st));
-	st->st_ino = is_serial(ino_node(ino)) ? ino_make(0, ino_node(ino)) : ino;
+	st->st_ino = serial_index(ino_node(ino)) >= 0 ? ino_make(0, ino_node(ino)) : ino;
 	st->st_mode = types[n->kind] | n->mode;
 	acl_mode(f, st);
 	st->st_nlink = n->kind == MS_K_DIR ? 2 : 1;

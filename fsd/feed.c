@@ -124,12 +124,13 @@ static void handle_change(struct feed *fd, const struct store_change *c)
 
 	if (strcmp(c->kind, "run") != 0)
 		return;
+	/* First whoever waits for an answer, then who only watches. */
+	parking_run_changed(fd->f->parking, c->row, store_phase_terminal(phase));
 	if (strcmp(c->what, "cancel") != 0) /* that is asked for, and `status` says nothing of it */
 		kicker_add(fd->f->kicker, c->row, c->id,
 			   strcmp(c->what, "new") == 0	       ? KICK_NEW
 			   : strcmp(c->what, "artifacts") == 0 ? KICK_ARTIFACTS
 							       : KICK_STATUS);
-	parking_run_changed(fd->f->parking, c->row, store_phase_terminal(phase));
 }
 
 static void change_events(struct feed *fd)

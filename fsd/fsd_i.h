@@ -65,7 +65,9 @@ struct fsd {
 	_Atomic int64_t announcing;
 	struct holder *holders; /* owned; handles.c, under handles_lock */
 	int64_t doc_bytes;	/* of all unfinished documents, under handles_lock */
-	_Atomic int64_t serial; /* of look-ups of runs/new and runs/check */
+	_Atomic int64_t serial; /* of look-ups of runs/new and runs/check, see serial_index() */
+	_Atomic int64_t
+		spare[2]; /* the serial that was closed last, for the next look-up; 0: none */
 	_Atomic pid_t kicker_tid;
 	void (*on_ready)(void *ctx); /* called once the kernel has agreed to the protocol */
 	void *on_ready_ctx;
@@ -87,13 +89,22 @@ static inline enum ms_node_id ino_node(fuse_ino_t ino)
 	return (enum ms_node_id)(ino & 0xff);
 }
 /* Does the row of this number name a run? For a runtime it is an index, and for runs/new and
- * runs/check a serial: the kernel lets only one write at a time into an inode, so each look-up gets
- * one of its own, and submitting goes on side by side. */
+ * runs/check a serial. */
 static inline bool ino_of_run(fuse_ino_t ino)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
 
 	return ino_row(ino) && n && (ino_node(ino) == MS_N_RUN || n->parent == MS_N_RUN);
+}
+/*
+ * The kernel lets only one write at a time into an inode, whoever waits for that cannot be
+ * interrupted, and submitting must go on side by side. So each look-up of runs/new and runs/check
+ * gives an inode that nobody else has: a new one, or the one that was closed last, which the kernel
+ * still knows by that name and need not ask about twice. Index of the node's spare, -1 for others.
+ */
+static inline int serial_index(enum ms_node_id node)
+{
+	return node == MS_N_RUNS_NEW ? 0 : node == MS_N_RUNS_CHECK ? 1 : -1;
 }
 /* Nodes of real trees (artifacts) have the top bit and live in a table, see real.c. */
 #define INO_REAL (UINT64_C(1) << 63)

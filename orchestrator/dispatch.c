@@ -249,10 +249,14 @@ static int hand_out_some(struct orch *o, int64_t queued, int64_t *ret_n, bool *r
 	if (got)
 		crash_point("door_dispatch_committed");
 	for (size_t i = 0; i < n; i++) {
-		if (i < got)
-			pool_assign(o->pool, idle[i], list[i].id, list[i].generation);
-		else
+		struct orch_order order = { .generation = list[i].generation };
+
+		if (i < got) {
+			memcpy(order.id, list[i].id, sizeof(order.id));
+			pool_assign(o->pool, idle[i], &order);
+		} else {
 			pool_give_back(o->pool, idle[i]);
+		}
 	}
 	if (got)
 		crash_point("door_dispatch_assigned");

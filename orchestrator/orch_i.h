@@ -8,6 +8,7 @@
 
 #include "mountspec/mountspec.h"
 #include "orchestrator/orchestrator.h"
+#include "orchestrator/order.h"
 #include "orchestrator/phase.h"
 #include "orchestrator/policy.h"
 #include "orchestrator/taxonomy.h"
@@ -108,7 +109,7 @@ struct pool_runner *pool_take(struct pool *p);
 const char *pool_owner(const struct pool_runner *r);
 void pool_give_back(struct pool *p, struct pool_runner *r);
 /* Hands it a claimed run. A runner that is gone is found by the dispatcher. */
-void pool_assign(struct pool *p, struct pool_runner *r, const char *id, int64_t generation);
+void pool_assign(struct pool *p, struct pool_runner *r, const struct orch_order *order);
 /* Dispatcher thread only: */
 int pool_epoll_fd(const struct pool *p);
 /* Reads what runners said; returns true when one became idle or a slot may be free. */

@@ -5,8 +5,7 @@
  * runner lives in a session of its own and does not need us: when the socket closes, an idle one
  * ends and a busy one finishes its run first.
  *
- * Messages, one per packet: runner to door "ready OWNER", door to runner "run ID GENERATION";
- * each side sees the other's death as end of file.
+ * orchestrator/order.h has what they say; each side sees the other's death as end of file.
  *
  * Threads: the list and the states are under `lock`. Runners are added and removed by the
  * dispatcher thread only; other threads take idle ones, assign them and give them back.
@@ -144,19 +143,20 @@ void pool_give_back(struct pool *p, struct pool_runner *r)
 		dispatch_wake(p->o);
 }
 
-void pool_assign(struct pool *p, struct pool_runner *r, const char *id, int64_t generation)
+void pool_assign(struct pool *p, struct pool_runner *r, const struct orch_order *order)
 {
-	char msg[96];
-	int n = snprintf(msg, sizeof(msg), "run %s %lld", id, (long long)generation);
+	sbx_autobuf msg = SBX_BUF_INIT(ORCH_ORDER_MAX);
 	bool dead;
 
+	orch_order_write(order, &msg);
 	pthread_mutex_lock(&p->lock);
 	r->state = RUNNER_BUSY;
-	(void)snprintf(r->run_id, sizeof(r->run_id), "%s", id);
-	r->generation = generation;
+	(void)snprintf(r->run_id, sizeof(r->run_id), "%s", order->id);
+	r->generation = order->generation;
 	/* Non-blocking and at most one message is ever in flight, so this cannot wait. A dead
 	 * runner is seen as end of file by the dispatcher, which then finds the run in run_id. */
-	(void)send(r->fd, msg, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (!sbx_buf_failed(&msg))
+		(void)send(r->fd, msg.data, msg.len, MSG_NOSIGNAL | MSG_DONTWAIT);
 	dead = r->dead;
 	pthread_mutex_unlock(&p->lock);
 	if (dead)

@@ -209,6 +209,7 @@ static int claim_now(struct orch *o, struct store_tx *tx, struct submission *s, 
 			sbx_boot_us() + orch_settings(o)->run_claim_lease_sec * SBX_SECOND_US,
 	};
 
+	s->row.started_us = t.started_us;
 	return store_tx_run_transition(tx, &t, ret, e);
 }
 
@@ -244,6 +245,15 @@ static int insert(struct orch *o, struct store_tx *tx, struct submission *s, con
 	ret->row = s->row.row;
 	ret->phase = *ret_claimed ? STORE_STARTING : STORE_QUEUED;
 	return rc;
+}
+
+/* With the row, which nobody has had time to change: a cancel since the commit rings the bell. */
+static void hand_over(struct orch *o, struct pool_runner *runner, const struct submission *s)
+{
+	struct orch_order order = { .generation = 1, .run = s->row, .spec = s->spec_text };
+
+	memcpy(order.id, s->id, sizeof(order.id));
+	pool_assign(o->pool, runner, &order);
 }
 
 int orch_submit(struct orch *o, const struct orch_principal *p, const struct orch_request *rq,
@@ -298,7 +308,7 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	}
 	crash_point("door_submit_committed");
 	if (runner && rc == 0 && claimed)
-		pool_assign(o->pool, runner, s.id, 1);
+		hand_over(o, runner, &s);
 	else if (runner)
 		pool_give_back(o->pool, runner);
 	/* The dispatcher may have looked for a runner while this one was in hand. */

@@ -62,6 +62,7 @@ struct cg_leaf {
 	/* What the counters, which only grow, were at the last mark. */
 	uint64_t cpu_us, oom_kills, pids_refusals;
 	bool fresh_peak; /* the peak could be set back */
+	bool limited;	 /* has limits, or half of them */
 };
 
 static bool is_v2(const struct cg_leaf *l, enum cg_controller c)
@@ -263,10 +264,15 @@ static int limit_memory(struct cg_leaf *l, int64_t bytes, struct sbx_error *e)
 
 static int limit_cpu(struct cg_leaf *l, double cores, struct sbx_error *e)
 {
+	/* Once is enough: it is a file that is read, and more cores than there are is no limit. */
+	static double online;
 	int64_t quota = (int64_t)(cores * CPU_PERIOD_US);
 	char text[48];
 
-	if (cores >= (double)sysconf(_SC_NPROCESSORS_ONLN))
+	if (online < 1)
+		online = (double)sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (cores >= online)
 		return 0;
 	if (quota < CPU_QUOTA_MIN_US)
 		quota = CPU_QUOTA_MIN_US;
@@ -277,10 +283,45 @@ static int limit_cpu(struct cg_leaf *l, double cores, struct sbx_error *e)
 	return set_value(l, FILE_CPU_MAX, false, text, e);
 }
 
+/* In this order: version 1 wants the limit with swap never below the one without. */
+static const struct {
+	enum leaf_file file;
+	const char *v1, *v2; /* NULL: nothing to set */
+} unlimited[] = {
+	{ FILE_SWAP_MAX, "-1", "max" },	  { FILE_MEMORY_MAX, "-1", "max" },
+	{ FILE_SOCKETS_MAX, "-1", NULL }, { FILE_PIDS_MAX, "max", "max" },
+	{ FILE_CPU_MAX, "-1", "max" },
+};
+
+/* False when something stayed. */
+static bool unlimit(struct cg_leaf *l)
+{
+	for (size_t i = 0; i < SBX_COUNT(unlimited); i++) {
+		enum cg_controller c = files[unlimited[i].file].controller;
+		const char *text;
+		int r;
+
+		if (!cg_has(l->cg, c))
+			continue;
+		text = is_v2(l, c) ? unlimited[i].v2 : unlimited[i].v1;
+		r = text ? put(l, unlimited[i].file, text) : 0;
+		if (r < 0 && r != -ENOENT)
+			return false;
+	}
+	l->limited = false;
+	return true;
+}
+
 int cg_leaf_limit(struct cg_leaf *l, const struct cg_limits *limits, struct sbx_error *e)
 {
 	int r = 0;
 
+	/* Whatever the new limits do not name must not stay from the old ones, and version 1 lets
+	 * none of the two for memory pass the other. */
+	if (l->limited && !unlimit(l))
+		return sbx_fail(e, SBX_E_RUNTIME_ERROR,
+				"cannot lift the earlier limits of the sandbox");
+	l->limited = true;
 	if (limits->memory_bytes > 0 && cg_has(l->cg, CG_MEMORY))
 		r = limit_memory(l, limits->memory_bytes, e);
 	if (r == 0 && limits->pids > 0 && cg_has(l->cg, CG_PIDS)) {
@@ -344,35 +385,13 @@ static bool is_empty(const struct cg_leaf *l)
 	return fd >= 0 && read(fd, &c, 1) == 0;
 }
 
-/* In this order: version 1 wants the limit with swap never below the one without. */
-static const struct {
-	enum leaf_file file;
-	const char *v1, *v2; /* NULL: nothing to set */
-} unlimited[] = {
-	{ FILE_SWAP_MAX, "-1", "max" },	  { FILE_MEMORY_MAX, "-1", "max" },
-	{ FILE_SOCKETS_MAX, "-1", NULL }, { FILE_PIDS_MAX, "max", "max" },
-	{ FILE_CPU_MAX, "-1", "max" },
-};
-
 /* As if it were new. False when something of the last use would show in the next. */
 static bool clean(struct cg_leaf *l)
 {
 	if (!is_empty(l) || (cg_has(l->cg, CG_MEMORY) && !l->fresh_peak) ||
 	    get(l, FILE_MEMORY_NOW, NULL) > PARK_BYTES_MAX)
 		return false;
-	for (size_t i = 0; i < SBX_COUNT(unlimited); i++) {
-		enum cg_controller c = files[unlimited[i].file].controller;
-		const char *text;
-		int r;
-
-		if (!cg_has(l->cg, c))
-			continue;
-		text = is_v2(l, c) ? unlimited[i].v2 : unlimited[i].v1;
-		r = text ? put(l, unlimited[i].file, text) : 0;
-		if (r < 0 && r != -ENOENT)
-			return false;
-	}
-	return true;
+	return unlimit(l);
 }
 
 void cg_leaf_free(struct cg_leaf *l)

@@ -26,6 +26,8 @@ struct json_object;
 
 enum rt_network { RT_NET_DENY_ALL = 1, RT_NET_ALLOWLIST };
 
+struct rt_limits;
+
 /* Facts about the host and the operator's wishes, the same for every run. All borrowed. */
 struct rt_host {
 	const char *state_dir;	/* must never be visible in a sandbox */
@@ -34,6 +36,9 @@ struct rt_host {
 	uint32_t uid_range;
 	const char *cgroup_root; /* where our leaves go; NULL: <own cgroup>/sandboxfs */
 	bool landlock; /* use it where the kernel has it (default); false only by setting */
+	/* What the next plan's limits will probably be: create() may fit the sandbox to them, off
+	 * the client's path. NULL: nothing is known. */
+	const struct rt_limits *expected;
 };
 
 struct rt_file {

@@ -451,6 +451,7 @@ void ns_teardown(struct ns_sandbox *sb)
 	}
 	sb->pid = 0;
 	sb->gone = false;
+	sb->fitted = false;
 	ns_net_give_back(sbx_steal(&sb->net));
 	for (size_t i = 0; i < SBX_COUNT(fds); i++)
 		sbx_closep(fds[i]);

@@ -91,6 +91,11 @@ static int create(const struct rt_host *host, struct rt_sandbox **ret, struct sb
 	enum ns_stage stage;
 	int r = ns_create(host, &sb, &stage, e);
 
+	/* What is expected may be more than it can be fitted to; that is for a plan to find out. */
+	if (r == 0 && host->expected && ns_fit_ahead(sb, host->expected, NULL) < 0) {
+		free_sandbox(sb);
+		r = ns_create(host, &sb, &stage, e);
+	}
 	*ret = (struct rt_sandbox *)sb;
 	return r;
 }

@@ -110,10 +110,12 @@ static int become(struct init *in, struct ns_reply *r)
 
 /* ---- being --------------------------------------------------------------------------------- */
 
-/* Nothing outlives the command. Init itself goes later, when nobody waits any more: the end of a
- * process with so many namespaces takes longer than most commands. */
+/* Nothing outlives the command. Init itself goes later, when the runner says so by closing the
+ * socket or kills it: the end of a process with so many namespaces takes 0.3 ms of the processor
+ * that the runner has just been woken on, and somebody waits for what the runner has to record. */
 static _Noreturn void end(const struct init *in, int status)
 {
+	struct ns_order order;
 	struct ns_done done = { .status = status };
 	struct iovec iov = { .iov_base = &done, .iov_len = sizeof(done) };
 	struct rusage ru;
@@ -127,6 +129,8 @@ static _Noreturn void end(const struct init *in, int status)
 		done.peak_bytes = (uint64_t)ru.ru_maxrss * 1024;
 	}
 	(void)ns_send(in->c->sock, &iov, 1, -1);
+	while (ns_recv(in->c->sock, &order, sizeof(order), NULL) == 0)
+		; /* a signal for nobody */
 	_exit(0);
 }
 

@@ -209,6 +209,8 @@ struct ns_sandbox {
 	int mnt;	  /* the mount namespace: held so that its end is not init's to wait for */
 	int workspace;
 
+	bool fitted;		    /* to fitted_to, with an empty workspace and nothing else */
+	struct rt_limits fitted_to; /* while fitted */
 	bool stdin_open;
 	bool prepared, started;
 	bool over;	    /* the end is known: every process but init is dead */
@@ -249,6 +251,8 @@ bool ns_is_root(void); /* may give sandboxes ids of their own */
 int ns_workspace_tree(int fd, uid_t uid, int *ret, struct sbx_error *e);
 
 int ns_prepare(struct rt_sandbox *sb, const struct rt_plan *p, struct sbx_error *e);
+/* Fits a new sandbox to limits, for a plan that has them and asks for nothing else. */
+int ns_fit_ahead(struct ns_sandbox *sb, const struct rt_limits *limits, struct sbx_error *e);
 /* CPU time of a process and its descendants, from /proc; for hosts without groups. */
 uint64_t ns_tree_cpu_us(pid_t pid);
 void ns_preflight(const struct rt_host *host, struct rt_preflight *out);

@@ -10,6 +10,9 @@
 #include "base/fs.h"
 #include "runtimes/cgroup.h"
 
+/* Where a command begins unless it asks for another place; there in every sandbox. */
+#define DEFAULT_CWD "/workspace"
+
 static int check_plan(const struct ns_sandbox *sb, const struct rt_plan *p, struct sbx_error *e)
 {
 	const struct cg *groups = ns_groups(sb->host, e);
@@ -170,19 +173,30 @@ static int await_fill(struct ns_sandbox *sb, struct sbx_error *e)
 	return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, r.err, "%s", r.text);
 }
 
-int ns_prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *e)
+static bool same_limits(const struct rt_limits *a, const struct rt_limits *b)
 {
-	struct ns_sandbox *sb = (struct ns_sandbox *)s;
-	sbx_autoclose int tree = -1;
-	int r = check_plan(sb, p, e);
+	return a->memory_bytes == b->memory_bytes && a->pids == b->pids && a->cpu == b->cpu &&
+	       a->workspace_bytes == b->workspace_bytes &&
+	       a->workspace_inodes == b->workspace_inodes && a->tmp_bytes == b->tmp_bytes;
+}
 
-	if (r == 0)
-		r = check_files(p, e);
-	if (r == 0)
-		r = fit_build(sb, p, e);
+/* Is there nothing left to do but to name the command? */
+static bool fits(const struct ns_sandbox *sb, const struct rt_plan *p)
+{
+	return sb->fitted && !p->n_files && p->workspace_fd < 0 &&
+	       strcmp(p->cwd, DEFAULT_CWD) == 0 && same_limits(&sb->fitted_to, &p->limits);
+}
+
+/* The groups, the sizes, the workspace. */
+static int fit(struct ns_sandbox *sb, const struct rt_plan *p, struct sbx_error *e)
+{
+	sbx_autoclose int tree = -1;
+	int r = 0;
+
+	sb->fitted = false;
 	/* Files count as memory, so that the limits must be there before. Without any, init can
 	 * work while they are set. */
-	if (r == 0 && p->n_files)
+	if (p->n_files)
 		r = set_limits(sb, &p->limits, e);
 	if (r == 0 && p->workspace_fd >= 0 && sb->own_ids)
 		r = ns_workspace_tree(p->workspace_fd, sb->uid, &tree, e);
@@ -192,8 +206,32 @@ int ns_prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *
 	(void)send_fill(sb, p, tree);
 	if (!p->n_files)
 		r = set_limits(sb, &p->limits, e);
+	return r == 0 ? await_fill(sb, e) : r;
+}
+
+int ns_fit_ahead(struct ns_sandbox *sb, const struct rt_limits *limits, struct sbx_error *e)
+{
+	const struct rt_plan bare = { .cwd = DEFAULT_CWD, .limits = *limits, .workspace_fd = -1 };
+	int r = fit(sb, &bare, e);
+
+	if (r < 0)
+		return r;
+	sb->fitted = true;
+	sb->fitted_to = *limits;
+	return 0;
+}
+
+int ns_prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *e)
+{
+	struct ns_sandbox *sb = (struct ns_sandbox *)s;
+	int r = check_plan(sb, p, e);
+
 	if (r == 0)
-		r = await_fill(sb, e);
+		r = check_files(p, e);
+	if (r == 0)
+		r = fit_build(sb, p, e);
+	if (r == 0 && !fits(sb, p))
+		r = fit(sb, p, e);
 	/* Not earlier: the command enters its cwd and the Landlock rules as soon as it knows them.
 	 */
 	if (r == 0)

@@ -40,7 +40,7 @@ enum {
 
 static void job_clear(struct job *j)
 {
-	store_run_clear(&j->run);
+	store_run_clear(&j->read);
 	ms_run_free(j->spec);
 	plan_clear(&j->plan);
 	log_writer_close(j->log);
@@ -232,22 +232,38 @@ static void loop(struct job *j)
 /* ---- begin and end
  * ------------------------------------------------------------------------------------------ */
 
-static int load(struct job *j, const char *id, struct sbx_error *e)
+static int read_row(struct job *j, const char *id, char **ret_spec, struct sbx_error *e)
 {
-	const struct ms_options opts = { .stored = true };
-	sbx_autofree char *text = NULL;
 	int rc;
 
 	/* The bell first, then the row: a cancel in between rings again. What rang before was for
 	 * the run before, or is in the row. */
 	(void)job_rang(j);
-	rc = store_run_get(j->r->store, id, &j->run, e);
-	if (rc == 0 && (j->run.generation != j->generation || store_phase_terminal(j->run.phase)))
-		rc = sbx_fail(e, SBX_E_CLAIM_LOST, "run %s was taken over", id);
+	rc = store_run_get(j->r->store, id, &j->read, e);
+	if (rc < 0)
+		return rc;
+	j->run = j->read;
+	if (j->run.generation != j->generation || store_phase_terminal(j->run.phase))
+		return sbx_fail(e, SBX_E_CLAIM_LOST, "run %s was taken over", id);
+	return store_run_spec(j->r->store, id, ret_spec, e);
+}
+
+/* What came with the order need not be read, which would take longer than many a command; whatever
+ * has happened to the run since has rung the bell, or will be noticed as a claim that was lost. */
+static int load(struct job *j, const struct orch_order *order, struct sbx_error *e)
+{
+	const struct ms_options opts = { .stored = true };
+	sbx_autofree char *text = NULL;
+	const char *spec = order->spec;
+	int rc = 0;
+
+	j->run = order->run;
+	if (!spec)
+		rc = read_row(j, order->id, &text, e);
+	if (rc == 0 && !spec)
+		spec = text;
 	if (rc == 0)
-		rc = store_run_spec(j->r->store, id, &text, e);
-	if (rc == 0)
-		rc = ms_run_parse(text, strlen(text), &opts, &j->spec, e);
+		rc = ms_run_parse(spec, strlen(spec), &opts, &j->spec, e);
 	if (rc == 0)
 		rc = plan_make(j->r, &j->run, j->spec, &j->plan, e);
 	return rc;
@@ -299,6 +315,7 @@ static int begin(struct job *j, struct sbx_error *e)
 	}
 	rc = take_sandbox(j, e);
 	tick(j);
+	j->r->last_limits = j->plan.plan.limits;
 	if (rc == 0)
 		rc = j->r->driver->prepare(j->r->sandbox, &j->plan.plan, e);
 	if (rc < 0)
@@ -451,10 +468,10 @@ static void failed(struct job *j, const struct sbx_error *why)
 	record(j, &out);
 }
 
-bool job_run(struct runner *r, const char *id, int64_t generation)
+bool job_run(struct runner *r, const struct orch_order *order)
 {
 	struct job j = { .r = r,
-			 .generation = generation,
+			 .generation = order->generation,
 			 .fds = { -1, -1, -1, -1, -1 },
 			 .feeder = { .fd = -1, .spool = -1 },
 			 .claimed_us = sbx_boot_us(),
@@ -469,7 +486,7 @@ bool job_run(struct runner *r, const char *id, int64_t generation)
 	r->tick = tick;
 	r->tick_ctx = &j;
 	crash_point("claimed");
-	rc = load(&j, id, &e);
+	rc = load(&j, order, &e);
 	if (rc == 0)
 		rc = begin(&j, &e);
 	if (rc < 0) {

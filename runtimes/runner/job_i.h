@@ -7,7 +7,8 @@
 
 struct job {
 	struct runner *r;
-	struct store_run run;	  /* owned */
+	struct store_run run;	  /* borrows from the order, or from `read` */
+	struct store_run read;	  /* owned; zero when the row came with the order */
 	struct ms_run_spec *spec; /* owned */
 	struct plan_store plan;	  /* owned */
 	int64_t generation;

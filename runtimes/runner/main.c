@@ -26,7 +26,11 @@
 #include "base/crash.h"
 #include "base/log.h"
 
-enum { DOOR_FD = 3 };
+enum {
+	DOOR_FD = 3,
+	/* More than one run takes and gives back, or each would fault the same pages in again. */
+	TRIM_BYTES = 256 << 10,
+};
 
 struct args {
 	const char *state, *config, *mountpoint;
@@ -152,11 +156,11 @@ static bool say_ready(struct runner *r)
 	return send(r->door, msg, (size_t)n, MSG_NOSIGNAL) == n;
 }
 
-/* Waits for one message. False: the door is gone, or wants us gone. */
-static bool wait_for_run(struct runner *r, char id[37], int64_t *generation)
+/* Waits for one message; *ret borrows from it until the next. False: the door is gone, or wants us
+ * gone. */
+static bool wait_for_run(struct runner *r, struct orch_order *ret)
 {
-	char msg[128];
-	long long gen;
+	static char msg[ORCH_ORDER_MAX + 1];
 	ssize_t n;
 
 	do {
@@ -165,28 +169,26 @@ static bool wait_for_run(struct runner *r, char id[37], int64_t *generation)
 	if (n <= 0)
 		return false;
 	msg[n] = '\0';
-	if (sscanf(msg, "run %36s %lld", id, &gen) != 2)
-		return false;
-	*generation = gen;
-	return true;
+	return orch_order_read(msg, (size_t)n, ret);
 }
 
 /* True: no run is left in our hands. */
 static bool serve(struct runner *r)
 {
-	char id[37];
-	int64_t generation;
+	struct orch_order order;
 
 	for (;;) {
 		warm_up(r);
 		crash_point("idle");
-		if (!say_ready(r) || !wait_for_run(r, id, &generation))
+		if (!say_ready(r) || !wait_for_run(r, &order))
 			return true;
-		if (!job_run(r, id, generation))
+		if (!job_run(r, &order))
 			return false;
 		if (r->sandbox)
 			r->driver->destroy(r->sandbox);
 		r->sandbox = NULL;
+		if (r->last_limits.pids) /* there was a plan */
+			r->host.expected = &r->last_limits;
 	}
 }
 
@@ -241,7 +243,7 @@ int main(int argc, char **argv)
 	(void)umask(077);
 	/* One arena and early return of memory: a runner is small and there are many. */
 	(void)mallopt(M_ARENA_MAX, 1);
-	(void)mallopt(M_TRIM_THRESHOLD, 64 << 10);
+	(void)mallopt(M_TRIM_THRESHOLD, TRIM_BYTES);
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
 		files.rlim_cur = files.rlim_max;
 		(void)setrlimit(RLIMIT_NOFILE, &files);

@@ -7,6 +7,7 @@
 #define SBX_RUNTIMES_RUNNER_I_H
 
 #include "mountspec/mountspec.h"
+#include "orchestrator/order.h"
 #include "orchestrator/phase.h"
 #include "orchestrator/settings.h"
 #include "runtimes/runtimes.h"
@@ -17,7 +18,8 @@
 struct runner {
 	struct orch_settings *settings; /* owned */
 	struct store *store;		/* owned */
-	struct rt_host host;		/* borrows from settings and argv */
+	struct rt_host host;		/* borrows from settings, argv and last_limits */
+	struct rt_limits last_limits;	/* of the last plan: the next one mostly has the same */
 	char *owner;			/* owned: the name of our claims */
 	int door;			/* socket to the door, -1 once it is gone */
 	int epoll;			/* owned */
@@ -105,6 +107,6 @@ void outcome_make(const struct ms_run_spec *spec, const struct rt_plan *plan,
 /* Runs it. The sandbox that was warm is used up. Returns after the end is recorded, or when the
  * claim was lost. False: the run could not be read, or its end not be written, which is for
  * somebody else to do, who is told by the end of this process. */
-bool job_run(struct runner *r, const char *id, int64_t generation);
+bool job_run(struct runner *r, const struct orch_order *order);
 
 #endif

@@ -29,7 +29,7 @@ PARTS = {
                      "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
     "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h",
-                         "runtimes/runtimes.h", "orchestrator/phase.h", "orchestrator/image.h",
+                         "runtimes/runtimes.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
                          "orchestrator/policy.h", "orchestrator/settings.h"),
                         "feeder_ plan_ outcome_ job_ glob_ collected_ collect_"),
     "fsd": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/settings.h",

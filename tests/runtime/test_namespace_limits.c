@@ -210,6 +210,56 @@ static void files__outside_the_workspace_are_refused(void **state)
 	}
 }
 
+/* ---- made ahead ------------------------------------------------------------------------------ */
+
+/* What is not expected holds as well as what is. */
+static void limits__are_the_plans_whatever_was_expected(void **state)
+{
+	struct rt_limits expected = { .memory_bytes = 64 << 20,
+				      .pids = 8,
+				      .workspace_bytes = 1 << 20,
+				      .workspace_inodes = 100,
+				      .tmp_bytes = 1 << 20,
+				      .cpu = 1 };
+	struct job same = shell("stat -f -c '%b %S %c' /workspace; stat -f -c '%b' /tmp");
+	struct job other = same, inside = same;
+	struct live l;
+
+	(void)state;
+	same.limits = expected;
+	other.limits = (struct rt_limits){ .memory_bytes = 128 << 20,
+					   .workspace_bytes = 2 << 20,
+					   .workspace_inodes = 200,
+					   .tmp_bytes = 4 << 20 };
+	inside.limits = expected;
+	inside.cwd = "/workspace/a/b";
+	inside.argv[2] = "pwd; stat -f -c '%b' /workspace";
+	test_host.expected = &expected;
+	for (int i = 0; i < 2; i++) {
+		job_run(&same, &l);
+		assert_string_equal(l.out, "256 4096 101\n256\n");
+		job_run(&other, &l);
+		assert_string_equal(l.out, "512 4096 201\n1024\n");
+		job_run(&inside, &l);
+		assert_string_equal(l.out, "/workspace/a/b\n256\n");
+	}
+	test_host.expected = NULL;
+}
+
+/* Nothing can be made within these: only a plan that asks for them fails. */
+static void limits__that_nothing_fits_into_do_no_harm_ahead(void **state)
+{
+	const struct rt_limits expected = { .memory_bytes = 4096, .pids = 1 };
+	struct job j = shell("echo ok");
+	struct live l;
+
+	(void)state;
+	test_host.expected = &expected;
+	job_run(&j, &l);
+	assert_string_equal(l.out, "ok\n");
+	test_host.expected = NULL;
+}
+
 /* ---- signals --------------------------------------------------------------------------------- */
 
 static void signal__reaches_the_commands_group(void **state)
@@ -347,6 +397,8 @@ int main(void)
 		cmocka_unit_test(workspace__has_a_size_and_a_number_of_files),
 		cmocka_unit_test(files__that_do_not_fit_are_refused),
 		cmocka_unit_test(files__outside_the_workspace_are_refused),
+		cmocka_unit_test(limits__are_the_plans_whatever_was_expected),
+		cmocka_unit_test(limits__that_nothing_fits_into_do_no_harm_ahead),
 		cmocka_unit_test(signal__reaches_the_commands_group),
 		cmocka_unit_test(signal__that_ends_it_is_ours),
 		cmocka_unit_test(kill__takes_what_hides_from_signals),

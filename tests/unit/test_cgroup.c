@@ -167,6 +167,27 @@ static void leaf__counts_and_is_removed_with_what_is_in_it(void **state)
 	cg_close(cg);
 }
 
+/* Version 1 would refuse to raise the limit of memory above the one with swap. */
+static void leaf__takes_other_limits_instead(void **state)
+{
+	static const struct cg_limits list[] = {
+		{ .memory_bytes = 32 << 20, .pids = 5, .cpu = 0.5 },
+		{ .memory_bytes = 256 << 20, .pids = 50, .cpu = 0.1 },
+		{ .memory_bytes = 16 << 20, .pids = 2 },
+	};
+	struct cg *cg = open_or_skip();
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct cg_leaf *leaf;
+
+	(void)state;
+	assert_int_equal(cg_leaf_new(cg, &leaf, NULL), 0);
+	for (size_t i = 0; i < SBX_COUNT(list); i++)
+		if (cg_leaf_limit(leaf, &list[i], &e) < 0)
+			fail_msg("limits %zu: %s", i, e.message);
+	cg_leaf_free(leaf);
+	cg_close(cg);
+}
+
 static void leaf__limits_that_the_kernel_refuses_are_errors(void **state)
 {
 	struct cg *cg = open_or_skip();
@@ -262,6 +283,7 @@ int main(void)
 		cmocka_unit_test(layout__of_both),
 		cmocka_unit_test(layout__of_version_2),
 		cmocka_unit_test(leaf__counts_and_is_removed_with_what_is_in_it),
+		cmocka_unit_test(leaf__takes_other_limits_instead),
 		cmocka_unit_test(leaf__limits_that_the_kernel_refuses_are_errors),
 		cmocka_unit_test(sweep__removes_only_what_the_dead_left),
 	};
