@@ -23,23 +23,28 @@ FORMAT_VERSION = 14  # of clang-format; others format a few things differently
 PARTS = {
     "base": ((), "sbx_"),
     "mountspec": (("base/",), "ms_"),
-    "store": (("base/",), "store_ log_"),
+    "store": (("base/",), "store_ log_ snap_"),
     "runtimes": (("base/",), "rt_ cg_ ns_"),
-    "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "runtimes/runtimes.h"),
-                     "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_"),
+    "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
+                      "runtimes/runtimes.h"),
+                     "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_ session_ snapshot_ upload_ image_ "
+                     "archive_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
     "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h",
                          "runtimes/runtimes.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
                          "orchestrator/policy.h", "orchestrator/settings.h"),
                         "feeder_ plan_ outcome_ job_ glob_ collected_ collect_"),
-    "fsd": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/settings.h",
-             "store/store.h", "store/log.h", "runtimes/runtimes.h"),
+    "fsd": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
+             "orchestrator/settings.h", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
+             "runtimes/runtimes.h"),
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
-            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_"),
-    "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/settings.h",
-              "store/store.h", "store/log.h"),
+            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_"),
+    "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
+              "orchestrator/upload.h", "orchestrator/settings.h", "store/store.h", "store/log.h",
+              "store/sessions.h"),
              "apid_ admin_ artifact_ artifacts_ auth_ conns_ finished_ health_ http_ metrics_ openapi_ reply_ "
-             "req_ route_ run_ runs_ runtimes_ stream_ token_ waiting_ workspace_ ws_"),
+             "req_ route_ run_ runs_ runtimes_ session_ sessions_ stream_ token_ upload_ waiting_ worker_ workspace_ "
+             "ws_"),
 }
 LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for part in PARTS}
 

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions, and the rows of their snapshots. A session is a workspace, the values that its runs
+ * inherit, and a time to live; what a snapshot holds is in snap.h. Rows exist as long as the thing
+ * does: what is destroyed leaves no row.
+ *
+ * Threads and errors as in store.h.
+ */
+#ifndef SBX_STORE_SESSIONS_H
+#define SBX_STORE_SESSIONS_H
+
+#include "store/store.h"
+
+/* Strings are owned, NULL for SQL NULL. Times: microseconds UTC, 0 when not set. */
+struct store_session {
+	int64_t row;   /* grows with every session, never used again */
+	char *id;      /* UUID text */
+	char *user;    /* owner */
+	int64_t uid;   /* owner of its files on the mount, -1 when the user has none */
+	char *door;    /* that made it */
+	char *name;    /* the client's own; need not be unique */
+	char *entry;   /* its name in the mount's sessions/: unique for the user; NULL: its id */
+	char *spec;    /* the effective session spec as JSON text (ms_session_json) */
+	char *runtime; /* of the spec, for lists; NULL: the default at the time of a run */
+	char *policy_hash;
+	char *cloned_from; /* id; NULL: none */
+	int64_t created_us;
+	int64_t expires_us; /* 0: never */
+	int64_t changed_us; /* last change of the row */
+	int64_t ending_us;  /* it is being destroyed, and that is given up then; 0: it is not */
+	bool concurrent;    /* several runs at a time may write to the workspace */
+};
+void store_session_clear(struct store_session *s); /* frees the strings, zeroes the struct */
+#define store_autosession __attribute__((cleanup(store_session_clear))) struct store_session
+
+/* Inserts s (row and changed_us are set); change "session" "new". entry must not be another live
+ * session's of this user: *ret_taken. */
+int store_tx_session_insert(struct store_tx *tx, struct store_session *s, bool *ret_taken,
+			    struct sbx_error *e);
+/* SESSION_NOT_FOUND. */
+int store_tx_session_get(struct store_tx *tx, const char *id, struct store_session *ret,
+			 struct sbx_error *e);
+int store_session_get(struct store *s, const char *id, struct store_session *ret,
+		      struct sbx_error *e);
+int store_session_get_row(struct store *s, int64_t row, struct store_session *ret,
+			  struct sbx_error *e);
+/* By its name in the mount. */
+int store_session_get_entry(struct store *s, const char *user, const char *entry,
+			    struct store_session *ret, struct sbx_error *e);
+/* Up to max sessions with row > after, in order; user NULL: everybody's. Returns the number; the
+ * caller clears each. */
+int store_session_list(struct store *s, const char *user, int64_t after, struct store_session *ret,
+		       size_t max, struct sbx_error *e);
+/* New values of expires_us and ending_us; change "session" "status". SESSION_NOT_FOUND. */
+int store_tx_session_times(struct store_tx *tx, const char *id, int64_t expires_us,
+			   int64_t ending_us, struct sbx_error *e);
+/* The row and its snapshots' rows; change "session" "gone". */
+int store_tx_session_drop(struct store_tx *tx, const char *id, struct sbx_error *e);
+/* Runs of the session that have not ended; active: only those that start or run. */
+int store_tx_session_runs(struct store_tx *tx, const char *id, bool active, int64_t *ret,
+			  struct sbx_error *e);
+/* The session whose expires_us or ending_us is the first to come (0 counts as never).
+ * SESSION_NOT_FOUND when no session has either. */
+int store_session_due(struct store *s, struct store_session *ret, struct sbx_error *e);
+
+/* ---- snapshots ------------------------------------------------------------------------ */
+
+struct store_snapshot {
+	int64_t row;
+	char *id;   /* UUID text */
+	char *name; /* of the mount's snapshots/: unique in the session; NULL: its id */
+	char *session_id;
+	int64_t created_us;
+	int64_t bytes; /* of all files in it */
+	int64_t files; /* entries of any kind */
+	char *digest;  /* "sha256:...", of the manifest */
+};
+void store_snapshot_clear(struct store_snapshot *s);
+#define store_autosnapshot __attribute__((cleanup(store_snapshot_clear))) struct store_snapshot
+
+/* Inserts; change "snapshot" "new" with the row of the snapshot and its id. */
+int store_tx_snapshot_insert(struct store_tx *tx, struct store_snapshot *s, bool *ret_taken,
+			     struct sbx_error *e);
+/* By id or by name. SNAPSHOT_NOT_FOUND. */
+int store_snapshot_get(struct store *s, const char *session_id, const char *id_or_name,
+		       struct store_snapshot *ret, struct sbx_error *e);
+int store_snapshot_get_row(struct store *s, int64_t row, struct store_snapshot *ret,
+			   struct sbx_error *e);
+/* Up to max of the session with row > after in order of row. Returns the number. */
+int store_snapshot_list(struct store *s, const char *session_id, int64_t after,
+			struct store_snapshot *ret, size_t max, struct sbx_error *e);
+/* *ret_done false: there was none. Change "snapshot" "gone". */
+int store_tx_snapshot_drop(struct store_tx *tx, const char *id, bool *ret_done,
+			   struct sbx_error *e);
+int store_tx_snapshot_totals(struct store_tx *tx, const char *session_id, int64_t *ret_n,
+			     int64_t *ret_bytes, struct sbx_error *e);
+/* Every id there is, for the collection of what no snapshot holds. */
+int store_snapshot_ids(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
+		       struct sbx_error *e);
+
+/* ---- files of a session ------------------------------------------------------------------ */
+
+/* <dir>/sessions/<id>/, made 0700 with an empty workspace/ when create is set. A directory
+ * descriptor, or SESSION_NOT_FOUND. */
+int store_session_dir(struct store *s, const char *id, bool create, struct sbx_error *e);
+/* Takes the directory out of the way at once (a rename into <dir>/trash/) and then removes it. */
+int store_session_dir_remove(struct store *s, const char *id, struct sbx_error *e);
+/*
+ * The lock of a workspace's shape, between all processes: shared for whoever adds to it (a run that
+ * is submitted, an upload), exclusive for whoever reads or replaces it as a whole (snapshot,
+ * restore, clone, destroy). It is a file of <dir>/sessions/<id>.lock, outside the directory. Waits
+ * at most wait_ms. A descriptor to close, or -EWOULDBLOCK, or another negative errno.
+ */
+int store_session_lock(struct store *s, const char *id, bool exclusive, int wait_ms);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a snapshot holds. A manifest lists paths with mode, owner's bits, times, size, the SHA-256
+ * of the content or the target of a link; contents are objects, files named by their hash that all
+ * snapshots of all sessions share. <dir>/snapshots/<id> is the manifest, <dir>/objects/ab/cd... an
+ * object. Manifests and objects are complete when they have their name, and never change.
+ *
+ * Threads: every function may be called from any thread; none touches the database. A snapshot that
+ * is taken holds <dir>/objects.lock shared, the collection of garbage holds it exclusively.
+ *
+ * The tree is made of bytes that a sandbox wrote: names of any bytes, links to anywhere, sockets.
+ * No link is ever followed, nothing is opened that could block. Regular files, directories, links,
+ * hard links among them and extended attributes user.* are kept; sockets, pipes and devices are
+ * left out and counted.
+ */
+#ifndef SBX_STORE_SNAP_H
+#define SBX_STORE_SNAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "store/store.h"
+
+struct snap_limits {
+	int64_t bytes;	 /* of all files together; 0: any */
+	int64_t entries; /* 0: any */
+};
+struct snap_sums {
+	int64_t bytes;	   /* of all files */
+	int64_t entries;   /* files, directories, links */
+	int64_t left_out;  /* sockets, pipes, devices */
+	int64_t new_bytes; /* of objects that were not there before */
+	char digest[72];   /* "sha256:" and the hash of the manifest */
+};
+
+/*
+ * Takes one of the directory `tree`. previous: the id of an earlier snapshot of the same tree,
+ * whose hashes are believed for files with the same size, mtime, ctime and inode; NULL: all is
+ * read. WORKSPACE_CAP (it is larger than the limits; nothing was kept), STORAGE_FULL.
+ */
+int snap_take(struct store *s, int tree, const char *id, const char *previous,
+	      const struct snap_limits *limits, struct snap_sums *ret, struct sbx_error *e);
+/* Makes the snapshot's tree in the empty directory `tree`: content, modes, times, hard links,
+ * extended attributes. Owner of everything: uid and gid (-1: the caller's). Synced. */
+int snap_make(struct store *s, const char *id, int tree, uid_t uid, gid_t gid, struct sbx_error *e);
+/* Copies a tree in the same way, by reflink or copy_file_range where the file system has them. */
+int snap_copy(int from, int to, uid_t uid, gid_t gid, const struct snap_limits *limits,
+	      struct snap_sums *ret, struct sbx_error *e);
+/* Bytes and entries of a tree now. */
+int snap_measure(int tree, struct snap_sums *ret, struct sbx_error *e);
+void snap_drop(struct store *s, const char *id); /* the manifest; objects go with the garbage */
+/* Removes objects that no manifest names, and manifests and half-made files that nobody knows.
+ * known() says whether an id has a row. *ret_bytes: what was freed. */
+int snap_collect(struct store *s, bool (*known)(void *ctx, const char *id), void *ctx,
+		 int64_t *ret_bytes, struct sbx_error *e);
+
+/* ---- looking into one -------------------------------------------------------------------- */
+
+struct snap;
+struct snap_entry {
+	uint32_t index;	 /* of the entry in this snapshot: 0 is the root; stable for ever */
+	uint32_t parent; /* index of its directory */
+	const char *
+		name; /* last part of the path; borrowed from the snap; any bytes but '/' and NUL */
+	mode_t mode;  /* type and permission bits */
+	int64_t size; /* of a file: bytes; of a link: its length */
+	struct timespec mtime;
+	const char *target;   /* of a link */
+	uint8_t hash[32];     /* of a file's content */
+	uint32_t children;    /* of a directory: how many */
+	uint32_t first_child; /* and the index of the first; they are sorted by name and in a row */
+	uint32_t links;	      /* how many entries are this same file */
+};
+/* Maps the manifest. SNAPSHOT_NOT_FOUND; STORE_UNAVAILABLE when it is damaged: every number in it
+ * is checked before it is believed. */
+int snap_open(struct store *s, const char *id, struct snap **ret, struct sbx_error *e);
+struct snap *snap_close(struct snap *n); /* NULL is fine; returns NULL */
+uint32_t snap_count(const struct snap *n);
+bool snap_entry(const struct snap *n, uint32_t index, struct snap_entry *ret);
+/* The child of a directory by name: false when there is none. */
+bool snap_child(const struct snap *n, uint32_t dir, const char *name, struct snap_entry *ret);
+/* The content of a file, read-only; an fd or a negative errno. */
+int snap_content(struct store *s, const struct snap_entry *entry);
+
+enum snap_change { SNAP_ADDED = 1, SNAP_REMOVED, SNAP_CONTENT, SNAP_ATTRIBUTES, SNAP_TYPE };
+/* What changed from a to b, in order of path; false from each() ends the walk. a or b NULL: an
+ * empty tree. */
+int snap_diff(const struct snap *a, const struct snap *b,
+	      bool (*each)(void *ctx, const char *path, enum snap_change what, int64_t size_a,
+			   int64_t size_b),
+	      void *ctx, struct sbx_error *e);
+/* A snapshot of a tree that is not kept, to compare with: names, sizes, hashes (previous as above).
+ */
+int snap_of_tree(struct store *s, int tree, const char *previous, struct snap **ret,
+		 struct sbx_error *e);
+
+/* The tree as a tar (pax) into fd, and the other way round: any tar that libarchive reads, with the
+ * checks of an upload, into the empty directory `tree`. */
+int snap_export(struct store *s, const char *id, int fd, struct sbx_error *e);
+
+#endif
