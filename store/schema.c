@@ -126,7 +126,23 @@ static const char version_2[] =
 		" WHERE finished_us > 0 GROUP BY 1, 2, 3;"
 		"CREATE TABLE counters (name TEXT PRIMARY KEY NOT NULL, n BIGINT NOT NULL);";
 
-static const char *const migrations[] = { version_1, version_2 };
+static const char version_3[] =
+	"CREATE TABLE sessions (rid %ROW%, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,"
+	" door TEXT NOT NULL, name TEXT, entry TEXT, spec TEXT NOT NULL, runtime TEXT,"
+	" policy_hash TEXT, cloned_from TEXT, uid BIGINT NOT NULL, created_us BIGINT NOT NULL,"
+	" expires_us BIGINT NOT NULL, changed_us BIGINT NOT NULL, ending_us BIGINT NOT NULL,"
+	" concurrent BIGINT NOT NULL, UNIQUE (owner, entry));"
+	"CREATE INDEX sessions_owner ON sessions (owner, rid);"
+	"CREATE INDEX sessions_expires ON sessions (expires_us) WHERE expires_us > 0;"
+	"CREATE INDEX sessions_ending ON sessions (ending_us) WHERE ending_us > 0;"
+	"CREATE INDEX runs_live_session ON runs (session_id, phase)"
+	" WHERE phase < 4 AND session_id IS NOT NULL;"
+	"CREATE TABLE snapshots (rid %ROW%, id TEXT NOT NULL UNIQUE, name TEXT,"
+	" session_id TEXT NOT NULL, digest TEXT NOT NULL, created_us BIGINT NOT NULL,"
+	" bytes BIGINT NOT NULL, files BIGINT NOT NULL, UNIQUE (session_id, name));"
+	"CREATE INDEX snapshots_session ON snapshots (session_id, rid);";
+
+static const char *const migrations[] = { version_1, version_2, version_3 };
 
 /* Text around the words; the word's name stands between two percent signs. */
 static const struct {

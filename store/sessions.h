@@ -51,6 +51,9 @@ int store_session_get_entry(struct store *s, const char *user, const char *entry
  * caller clears each. */
 int store_session_list(struct store *s, const char *user, int64_t after, struct store_session *ret,
 		       size_t max, struct sbx_error *e);
+/* Of the user, with row < before, newest first. */
+int store_session_list_before(struct store *s, const char *user, int64_t before,
+			      struct store_session *ret, size_t max, struct sbx_error *e);
 /* New values of expires_us and ending_us; change "session" "status". SESSION_NOT_FOUND. */
 int store_tx_session_times(struct store_tx *tx, const char *id, int64_t expires_us,
 			   int64_t ending_us, struct sbx_error *e);
@@ -59,6 +62,8 @@ int store_tx_session_drop(struct store_tx *tx, const char *id, struct sbx_error 
 /* Runs of the session that have not ended; active: only those that start or run. */
 int store_tx_session_runs(struct store_tx *tx, const char *id, bool active, int64_t *ret,
 			  struct sbx_error *e);
+int store_session_runs(struct store *s, const char *id, bool active, int64_t *ret,
+		       struct sbx_error *e);
 /* The session whose expires_us or ending_us is the first to come (0 counts as never).
  * SESSION_NOT_FOUND when no session has either. */
 int store_session_due(struct store *s, struct store_session *ret, struct sbx_error *e);

@@ -12,6 +12,8 @@
 #ifndef SBX_STORE_STATEMENTS_H
 #define SBX_STORE_STATEMENTS_H
 
+#include "store/statements_sessions.h"
+
 /* clang-format off */
 
 /* X(type, member of struct store_run, column), behind the row number. */
@@ -345,7 +347,8 @@ X(CHANGES, PK,                                                                  
 X(CHANGES_RANGE, PK,                                                                            \
   "SELECT (SELECT seq FROM changes WHERE seq > 0 ORDER BY seq LIMIT 1), "                       \
   "(SELECT seq FROM changes WHERE seq > 0 ORDER BY seq DESC LIMIT 1)")                          \
-X(CHANGES_PRUNE, PK, "DELETE FROM changes WHERE seq <= $1")
+X(CHANGES_PRUNE, PK, "DELETE FROM changes WHERE seq <= $1")                                     \
+STORE_SESSION_STATEMENTS(X)
 
 /* clang-format on */
 
