@@ -4,9 +4,11 @@
  * while. The lock lies next to the directory and not in it, so that who destroys the session can
  * hold it until nothing is left.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -69,7 +71,6 @@ int store_session_dir_remove(struct store *s, const char *id, struct sbx_error *
 	sbx_autoclose int all = -1, trash = -1;
 	char name[64], lock[64];
 	uint32_t random;
-	int r;
 
 	if (!sbx_id_valid(id))
 		return bad_id(e);
@@ -87,11 +88,79 @@ int store_session_dir_remove(struct store *s, const char *id, struct sbx_error *
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
 				      "cannot take session '%s' away", id);
 	(void)unlinkat(all, lock, 0);
-	r = sbx_remove_tree(trash, name);
-	if (r < 0 && r != -ENOENT)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -r,
-				      "cannot remove what session '%s' left", id);
 	return 0;
+}
+
+static void close_dir(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d);
+}
+
+/* Calls each() with every name in a folder; false ends the walk. A folder that is not there is
+ * empty. */
+static int walk(struct store *s, const char *folder,
+		bool (*each)(void *ctx, int dir, const char *name), void *ctx, struct sbx_error *e)
+{
+	SBX_AUTO(close_dir) DIR *dir = NULL;
+	int fd = open_folder(s, folder, false);
+	struct dirent *d;
+
+	if (fd == -ENOENT)
+		return 0;
+	if (fd >= 0)
+		dir = fdopendir(fd);
+	if (!dir)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, fd < 0 ? -fd : errno,
+				      "cannot list the folder '%s'", folder);
+	while (errno = 0, (d = readdir(dir)))
+		if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
+		    !each(ctx, dirfd(dir), d->d_name))
+			return 0;
+	if (errno)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
+				      "cannot list the folder '%s'", folder);
+	return 0;
+}
+
+static bool remove_one(void *ctx, int dir, const char *name)
+{
+	int *first = ctx, r = sbx_remove_tree(dir, name);
+
+	if (r < 0 && r != -ENOENT && !*first)
+		*first = r;
+	return true;
+}
+
+int store_trash_empty(struct store *s, struct sbx_error *e)
+{
+	int failed = 0, r = walk(s, "trash", remove_one, &failed, e);
+
+	if (r == 0 && failed)
+		r = sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -failed,
+				   "cannot remove what a session left");
+	return r;
+}
+
+struct visit {
+	bool (*each)(void *ctx, const char *id);
+	void *ctx;
+};
+
+static bool visit_one(void *ctx, int dir, const char *name)
+{
+	struct visit *v = ctx;
+
+	(void)dir;
+	return !sbx_id_valid(name) || v->each(v->ctx, name);
+}
+
+int store_session_dirs(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
+		       struct sbx_error *e)
+{
+	struct visit v = { each, ctx };
+
+	return walk(s, "sessions", visit_one, &v, e);
 }
 
 /* Is the file that we have locked still the one of that name? It goes with the session. */

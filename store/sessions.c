@@ -216,24 +216,39 @@ int store_session_runs(struct store *s, const char *id, bool active, int64_t *re
 	return r < 0 ? r : 0;
 }
 
-int store_session_due(struct store *s, struct store_session *ret, struct sbx_error *e)
+int store_session_ending(struct store *s, struct store_session *ret, size_t max,
+			 struct sbx_error *e)
 {
-	store_autosession other = { 0 };
-	int r = read_one(s, SQL_SESSION_ENDING, NULL, 0, ret, e);
+	return list(s, SQL_SESSION_ENDING, STORE_ARGS(store_int((int64_t)max)), ret, e);
+}
 
-	if (r < 0 && r != -SBX_E_SESSION_NOT_FOUND)
-		return r;
-	if (r == 0 && read_one(s, SQL_SESSION_EXPIRES, NULL, 0, &other, NULL) == 0 &&
-	    other.expires_us < ret->ending_us) {
-		struct store_session swap = *ret;
+int store_session_expiring(struct store *s, struct store_session *ret, size_t max,
+			   struct sbx_error *e)
+{
+	return list(s, SQL_SESSION_EXPIRES, STORE_ARGS(store_int((int64_t)max)), ret, e);
+}
 
-		*ret = other;
-		other = swap;
-	}
+int store_session_live(struct store *s, const char *id, char **ret_ids, size_t max,
+		       struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	size_t n = 0;
+	int r = store_reader_get(s, &rd, e);
+
 	if (r == 0)
-		return 0;
-	sbx_error_clear(e);
-	return read_one(s, SQL_SESSION_EXPIRES, NULL, 0, ret, e);
+		r = store_first(rd.c, SQL_SESSION_LIVE, STORE_ARGS(store_text(id)), &q, e);
+	while (r == 1 && n < max) {
+		ret_ids[n] = store_col_dup(&q, 0);
+		if (!ret_ids[n])
+			r = sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a list of runs");
+		else
+			r = store_next(&q, e);
+		n += r >= 0;
+	}
+	while (r < 0 && n > 0)
+		free(ret_ids[--n]);
+	return r < 0 ? r : (int)n;
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------ */

@@ -28,7 +28,8 @@ struct store_session {
 	int64_t expires_us; /* 0: never */
 	int64_t changed_us; /* last change of the row */
 	int64_t ending_us;  /* it is being destroyed, and that is given up then; 0: it is not */
-	bool concurrent;    /* several runs at a time may write to the workspace */
+#define STORE_ENDING_FINAL INT64_MAX /* as ending_us: it is never given up */
+	bool concurrent;	     /* several runs at a time may write to the workspace */
 };
 void store_session_clear(struct store_session *s); /* frees the strings, zeroes the struct */
 #define store_autosession __attribute__((cleanup(store_session_clear))) struct store_session
@@ -64,9 +65,15 @@ int store_tx_session_runs(struct store_tx *tx, const char *id, bool active, int6
 			  struct sbx_error *e);
 int store_session_runs(struct store *s, const char *id, bool active, int64_t *ret,
 		       struct sbx_error *e);
-/* The session whose expires_us or ending_us is the first to come (0 counts as never).
- * SESSION_NOT_FOUND when no session has either. */
-int store_session_due(struct store *s, struct store_session *ret, struct sbx_error *e);
+/* Ids (malloc'd) of runs that have not ended, up to max. Returns the number. */
+int store_session_live(struct store *s, const char *id, char **ret_ids, size_t max,
+		       struct sbx_error *e);
+/* Up to max of those that have ending_us, or expires_us, the earliest first. Returns the number;
+ * the caller clears each. */
+int store_session_ending(struct store *s, struct store_session *ret, size_t max,
+			 struct sbx_error *e);
+int store_session_expiring(struct store *s, struct store_session *ret, size_t max,
+			   struct sbx_error *e);
 
 /* ---- snapshots ------------------------------------------------------------------------ */
 
@@ -108,8 +115,13 @@ int store_snapshot_ids(struct store *s, bool (*each)(void *ctx, const char *id),
 /* <dir>/sessions/<id>/, made 0700 with an empty workspace/ when create is set. A directory
  * descriptor, or SESSION_NOT_FOUND. */
 int store_session_dir(struct store *s, const char *id, bool create, struct sbx_error *e);
-/* Takes the directory out of the way at once (a rename into <dir>/trash/) and then removes it. */
+/* Takes the directory out of the way (a rename into <dir>/trash/), and the lock file with it. */
 int store_session_dir_remove(struct store *s, const char *id, struct sbx_error *e);
+/* Removes what is in <dir>/trash/, which may take long. */
+int store_trash_empty(struct store *s, struct sbx_error *e);
+/* Walks the ids of all directories of sessions, for the janitor. */
+int store_session_dirs(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
+		       struct sbx_error *e);
 /*
  * The lock of a workspace's shape, between all processes: shared for whoever adds to it (a run that
  * is submitted, an upload), exclusive for whoever reads or replaces it as a whole (snapshot,

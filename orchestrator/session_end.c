@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How sessions end. "Ending" is a time in the row: from then on no run is let in, the runs there are get
+ * cancelled, and when none is left the session goes, whoever asked for it and whether he lives or not. When the
+ * time is over and runs are still there, it stays. Once there are no runs, ending is final: what follows is
+ * done again after a crash until it is done.
+ *
+ * One thread of each door does that, and whichever comes first takes the session's lock.
+ */
+#include "orchestrator/session_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crash.h"
+#include "base/fs.h"
+#include "base/log.h"
+
+enum {
+	BATCH = 64,	 /* sessions, or runs of one, looked at in one go */
+	LOCK_MS = 1000,	 /* for whoever is still copying the workspace */
+	AGAIN_MS = 1000, /* after a failure of the store */
+};
+
+/* ---- one session ------------------------------------------------------------------------------ */
+
+static void cancel_runs(struct orch *o, const struct store_session *s)
+{
+	struct orch_principal owner = { .uid = -1, .admin = true, .door = "local" };
+	char *ids[BATCH];
+	int n = store_session_live(o->store, s->id, ids, BATCH, NULL);
+
+	(void)snprintf(owner.user, sizeof(owner.user), "%s", s->user);
+	for (int i = 0; i < n; i++) {
+		bool done;
+
+		(void)orch_run_cancel(o, &owner, ids[i], STORE_CANCEL_TERM, &done, NULL);
+		free(ids[i]);
+	}
+}
+
+static int set_ending(struct orch *o, const struct store_session *s, int64_t until_us,
+		      struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	int rc = store_begin(o->store, &tx, e);
+
+	if (rc == 0)
+		rc = store_tx_session_times(tx, s->id, s->expires_us, until_us, e);
+	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
+}
+
+/* No run is left, and none comes any more: from here on it cannot stay. */
+static int make_final(struct orch *o, const struct store_session *s, bool *ret, struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	int64_t live = 0;
+	int rc = store_begin(o->store, &tx, e);
+
+	if (rc == 0)
+		rc = store_tx_session_runs(tx, s->id, false, &live, e);
+	*ret = rc == 0 && live == 0;
+	if (!*ret)
+		return rc;
+	rc = store_tx_session_times(tx, s->id, s->expires_us, STORE_ENDING_FINAL, e);
+	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
+}
+
+struct runs {
+	char ids[BATCH][37];
+	size_t n;
+	int64_t row;
+};
+
+static bool note_artifacts(void *ctx, const struct store_run *r)
+{
+	struct runs *list = ctx;
+
+	list->row = r->row;
+	if (r->artifact_count > 0 && !r->artifacts_gone)
+		(void)snprintf(list->ids[list->n++], sizeof(list->ids[0]), "%s", r->id);
+	return list->n < BATCH;
+}
+
+static int drop_artifacts(struct orch *o, const char *session_id, struct sbx_error *e)
+{
+	struct runs list = { .row = INT64_MAX };
+	int rc = 0;
+
+	while (rc == 0 && list.row) {
+		const struct store_run_filter f = { .session_id = session_id,
+						    .before_row = list.row,
+						    .limit = STORE_LIST_MAX };
+
+		list.row = 0;
+		list.n = 0;
+		rc = store_run_list(o->store, &f, note_artifacts, &list, e);
+		for (size_t i = 0; i < list.n && rc == 0; i++)
+			rc = janitor_drop_artifacts(o, list.ids[i], e);
+	}
+	return rc;
+}
+
+static int drop_snapshots(struct orch *o, const char *session_id, struct sbx_error *e)
+{
+	struct store_snapshot list[BATCH];
+	int64_t after = 0;
+	int n;
+
+	do {
+		n = store_snapshot_list(o->store, session_id, after, list, BATCH, e);
+		for (int i = 0; i < n; i++) {
+			snap_drop(o->store, list[i].id);
+			after = list[i].row;
+			store_snapshot_clear(&list[i]);
+		}
+	} while (n == BATCH);
+	return n < 0 ? n : 0;
+}
+
+static int drop_row(struct orch *o, const struct store_session *s, struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	const struct store_audit a = { .at_us = sbx_now_us(),
+				       .user = s->user,
+				       .door = s->door,
+				       .action = "session",
+				       .resource = s->id,
+				       .result = "destroyed",
+				       .details = "{}" };
+	int rc = store_begin(o->store, &tx, e);
+
+	if (rc == 0)
+		rc = store_tx_session_drop(tx, s->id, e);
+	if (rc == 0)
+		rc = store_tx_audit(tx, &a, e);
+	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
+}
+
+/* The lock is held, and ending is final. Files first: what a crash leaves undone the row remembers. */
+static int remove_all(struct orch *o, const struct store_session *s, struct sbx_error *e)
+{
+	int rc = drop_artifacts(o, s->id, e);
+
+	crash_point("door_session_artifacts_gone");
+	if (rc == 0)
+		rc = drop_snapshots(o, s->id, e);
+	crash_point("door_session_snapshots_gone");
+	if (rc == 0)
+		rc = store_session_dir_remove(o->store, s->id, e);
+	crash_point("door_session_files_gone");
+	if (rc == 0)
+		rc = drop_row(o, s, e);
+	crash_point("door_session_row_gone");
+	return rc;
+}
+
+/* *ret: it is gone. */
+static int try_to_end(struct orch *o, const struct store_session *s, int wait_ms, bool *ret,
+		      struct sbx_error *e)
+{
+	bool final = s->ending_us == STORE_ENDING_FINAL;
+	sbx_autoclose int lock = -1;
+	int rc = 0;
+
+	*ret = false;
+	if (!final)
+		rc = make_final(o, s, &final, e);
+	if (rc < 0 || !final)
+		return rc;
+	lock = store_session_lock(o->store, s->id, true, wait_ms);
+	if (lock < 0) /* somebody still reads or writes there, or the other door is at it */
+		return 0;
+	rc = remove_all(o, s, e);
+	*ret = rc == 0 || rc == -SBX_E_SESSION_NOT_FOUND;
+	return *ret ? 0 : rc;
+}
+
+int orch_session_destroy(struct orch *o, const struct orch_principal *p, const char *id,
+			 enum orch_ending *ret, struct sbx_error *e)
+{
+	int64_t now = sbx_now_us();
+	store_autosession s = { 0 };
+	bool gone = false;
+	int rc = orch_session_get(o, p, id, &s, e);
+
+	*ret = ORCH_ENDING;
+	if (rc < 0)
+		return rc;
+	if (!s.ending_us) {
+		s.ending_us = now + orch_settings(o)->session_delete_drain_timeout_sec * SBX_SECOND_US;
+		rc = set_ending(o, &s, s.ending_us, e);
+		crash_point("door_session_ending");
+	}
+	if (rc < 0)
+		return rc;
+	cancel_runs(o, &s);
+	rc = try_to_end(o, &s, 0, &gone, e);
+	if (gone)
+		*ret = ORCH_GONE;
+	/* The rest, and what lies in the trash, is nothing that the caller waits for. */
+	atomic_store(&o->sessions_ending, true);
+	session_keeper_poke(o);
+	return rc;
+}
+
+int orch_session_ending(struct orch *o, const char *id, enum orch_ending *ret, struct sbx_error *e)
+{
+	store_autosession s = { 0 };
+	int64_t live = 0;
+	int rc = store_session_get(o->store, id, &s, e);
+
+	if (rc == -SBX_E_SESSION_NOT_FOUND) {
+		sbx_error_clear(e);
+		*ret = ORCH_GONE;
+		return 0;
+	}
+	if (rc < 0)
+		return rc;
+	*ret = s.ending_us ? ORCH_ENDING : ORCH_STAYS;
+	if (s.ending_us)
+		return 0;
+	(void)store_session_runs(o->store, id, false, &live, NULL);
+	(void)sbx_fail(e, SBX_E_SESSION_DRAIN_TIMEOUT,
+		       "%lld runs of session %s did not end in time; it stays", (long long)live, id);
+	(void)sbx_error_details(
+		e,
+		"{\"error\":\"session_cancel_drain_timeout\",\"active_runs\":%lld,"
+		"\"session_id\":\"%s\"}",
+		(long long)live, id);
+	return -SBX_E_SESSION_DRAIN_TIMEOUT;
+}
+
+/* ---- the keeper -------------------------------------------------------------------------------- */
+
+static int64_t least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Those beyond their time begin to end. */
+static int expire(struct orch *o, int64_t *next_us, struct sbx_error *e)
+{
+	int64_t now = sbx_now_us();
+	int64_t until = now + orch_settings(o)->session_delete_drain_timeout_sec * SBX_SECOND_US;
+	struct store_session list[BATCH];
+	int n = store_session_expiring(o->store, list, BATCH, e), rc = n < 0 ? n : 0;
+
+	for (int i = 0; i < n; i++) {
+		if (list[i].expires_us > now)
+			*next_us = least(*next_us, list[i].expires_us);
+		else if (rc == 0 && !list[i].ending_us) {
+			sbx_log(SBX_LOG_INFO, "session is over session=%s", list[i].id);
+			rc = set_ending(o, &list[i], until, e);
+			cancel_runs(o, &list[i]);
+		}
+		store_session_clear(&list[i]);
+	}
+	return rc;
+}
+
+static int end_one(struct orch *o, struct store_session *s, int64_t *next_us, bool *left,
+		   struct sbx_error *e)
+{
+	int64_t now = sbx_now_us();
+	bool gone = false;
+	int rc = try_to_end(o, s, LOCK_MS, &gone, e);
+
+	if (rc < 0 || gone)
+		return rc;
+	if (s->ending_us > now) {
+		*left = true;
+		*next_us = least(*next_us, s->ending_us == STORE_ENDING_FINAL ? now : s->ending_us);
+		return 0;
+	}
+	sbx_log(SBX_LOG_WARNING, "session stays, its runs did not end session=%s", s->id);
+	return set_ending(o, s, 0, e);
+}
+
+static int end_all(struct orch *o, int64_t *next_us, struct sbx_error *e)
+{
+	struct store_session list[BATCH];
+	bool left = false;
+	int n = store_session_ending(o->store, list, BATCH, e), rc = n < 0 ? n : 0;
+
+	for (int i = 0; i < n; i++) {
+		if (rc == 0 && !atomic_load(&o->stop))
+			rc = end_one(o, &list[i], next_us, &left, e);
+		store_session_clear(&list[i]);
+	}
+	/* While some are ending, every end of a run is news. */
+	atomic_store(&o->sessions_ending, left || rc < 0 || n == BATCH);
+	return rc;
+}
+
+/* Milliseconds until the next look, -1: when somebody says so. */
+static int keep(struct orch *o)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int64_t next = INT64_MAX, left;
+	int rc = expire(o, &next, &e);
+
+	if (rc == 0)
+		rc = end_all(o, &next, &e);
+	if (rc == 0)
+		rc = store_trash_empty(o->store, &e);
+	if (rc < 0) {
+		sbx_log(SBX_LOG_WARNING, "cannot look after sessions code=%s error=\"%s\"",
+			sbx_code_name(e.code), e.message);
+		return AGAIN_MS;
+	}
+	if (next == INT64_MAX)
+		return -1;
+	left = (next - sbx_now_us()) / 1000 + 1;
+	return left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left;
+}
+
+static void *keeper(void *arg)
+{
+	struct orch *o = arg;
+
+	while (!atomic_load(&o->stop)) {
+		struct pollfd p = { .fd = o->keeper_fd, .events = POLLIN };
+		int wait_ms = keep(o);
+		uint64_t n;
+
+		(void)poll(&p, 1, wait_ms);
+		while (read(o->keeper_fd, &n, sizeof(n)) > 0)
+			;
+	}
+	return NULL;
+}
+
+void session_keeper_poke(struct orch *o)
+{
+	uint64_t one = 1;
+
+	/* A full counter is a wake-up as well. */
+	if (o->keeping && write(o->keeper_fd, &one, sizeof(one)) < 0)
+		return;
+}
+
+int session_keeper_start(struct orch *o, struct sbx_error *e)
+{
+	int r;
+
+	o->keeper_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (o->keeper_fd < 0)
+		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot make an eventfd");
+	r = dispatch_start_thread(&o->keeper, keeper, o);
+	o->keeping = r == 0;
+	return r == 0 ? 0 : sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
+}
+
+void session_keeper_stop(struct orch *o)
+{
+	if (!o->keeping)
+		return;
+	session_keeper_poke(o);
+	pthread_join(o->keeper, NULL);
+	o->keeping = false;
+	sbx_closep(&o->keeper_fd);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files about sessions share with submit.c and with each other. */
+#ifndef SBX_ORCHESTRATOR_SESSION_I_H
+#define SBX_ORCHESTRATOR_SESSION_I_H
+
+#include "orchestrator/orch_i.h"
+#include "orchestrator/sessions.h"
+
+enum { SESSION_LOCK_MS = 60000 }; /* whoever has the lock copies a workspace at most */
+
+/* The session when p may use it: not foreign, not beyond its time, not being destroyed. */
+int session_usable(struct orch *o, const struct orch_principal *p, const char *id,
+		   struct store_session *ret, struct sbx_error *e);
+/* The lock of the workspace's shape; a descriptor to close. SESSION_NOT_FOUND when the session has gone
+ * meanwhile, SESSION_ACTIVE_RUNS when it is not to be had in time. */
+int session_lock(struct orch *o, const char *id, bool exclusive, int wait_ms,
+		 struct sbx_error *e);
+/* SESSION_ACTIVE_RUNS with the reference's details. */
+int session_has_runs(const char *id, int64_t n, struct sbx_error *e);
+/* Fills *s (strings owned) and makes its directory with an empty workspace, then the row. entry is the
+ * name that it must have in the mount; NULL: s->name if it may and can be one. */
+int session_put(struct orch *o, struct store_session *s, const char *entry, bool keep_workspace,
+		struct sbx_error *e);
+/* The text can be a name in the mount's sessions/ or snapshots/. */
+bool session_entry_fits(const char *name);
+int64_t session_expiry(struct orch *o); /* of a session that is made or used now; 0: never */
+
+/* ---- session_end.c ---- */
+
+/* The thread that ends sessions: those beyond their time, and those that are being destroyed. */
+int session_keeper_start(struct orch *o, struct sbx_error *e);
+void session_keeper_stop(struct orch *o);
+/* Something happened to runs, or a session is to be destroyed; cheap when nothing is ending. */
+void session_keeper_poke(struct orch *o);
+
+#endif
