@@ -151,7 +151,7 @@ int ms_check_command(struct ms_run_spec *s, const struct ms_row *row, const stru
 {
 	static const char allowed[] = "an array of strings, the program first";
 	char where[MS_WHERE];
-	bool present = s->present >> MS_F_COMMAND & 1;
+	bool present = s->present & row->bit;
 
 	(void)opts;
 	if (s->n_command == 0)
@@ -289,13 +289,14 @@ int ms_check_key(struct ms_run_spec *s, const struct ms_row *row, const struct m
 	return 0;
 }
 
-int ms_run_check(struct ms_run_spec *s, const struct ms_options *opts, struct sbx_error *e)
+int ms_check_all(const struct ms_doc *doc, struct ms_run_spec *s, const struct ms_options *opts,
+		 struct sbx_error *e)
 {
 	const struct ms_row *row;
 	int rc;
 
-	for (size_t i = 1; i < MS_F__COUNT; i++) {
-		row = ms_row((enum ms_field)i);
+	for (size_t i = 1; i < doc->n; i++) {
+		row = &doc->rows[i];
 		rc = row->check ? row->check(s, row, opts, e) : 0;
 		if (rc < 0)
 			return rc;

@@ -10,10 +10,9 @@
 #define NO_MAX 0x1p63
 enum { TAG_MAX = 1024 };
 
-static const struct ms_row rows[MS_F__COUNT] = {
-#define X(sym, name_, type_, member, count, entries_, bytes_, check_, unit_, min_, max_, def_,     \
-	  choices_, since_, inherit_, doc_)                                                        \
-	[MS_F_##sym] = {                                                                           \
+#define ROW(field, name_, type_, member, count, entries_, bytes_, check_, unit_, min_, max_, def_, \
+	    choices_, since_, inherit_, doc_)                                                      \
+	[field] = {                                                                                \
 		.info = { .name = name_,                                                           \
 			  .type = type_,                                                           \
 			  .unit = unit_,                                                           \
@@ -26,27 +25,25 @@ static const struct ms_row rows[MS_F__COUNT] = {
 			  .since = since_,                                                         \
 			  .inherit = inherit_,                                                     \
 			  .doc = doc_ },                                                           \
+		.bit = UINT64_C(1) << (field),                                                     \
 		.off = offsetof(struct ms_run_spec, member),                                       \
 		.off_n = offsetof(struct ms_run_spec, count),                                      \
 		.check = check_,                                                                   \
 	},
+
+static const struct ms_row run_rows[MS_F__COUNT] = {
+#define X(sym, ...) ROW(MS_F_##sym, __VA_ARGS__)
 #include "mountspec/fields.def"
 #undef X
 };
 
-const struct ms_row *ms_row(enum ms_field f)
-{
-	return &rows[f];
-}
+const struct ms_doc ms_run_doc = { .rows = run_rows,
+				   .n = MS_F__COUNT,
+				   .key = &run_rows[MS_F_IDEMPOTENCY_KEY] };
 
 const struct ms_field_info *ms_field_info(enum ms_field f)
 {
-	return f > MS_F_NONE && f < MS_F__COUNT ? &rows[f].info : NULL;
-}
-
-enum ms_field ms_field_of(const struct ms_row *row)
-{
-	return (enum ms_field)(row - rows);
+	return f > MS_F_NONE && f < MS_F__COUNT ? &run_rows[f].info : NULL;
 }
 
 const char *ms_leaf(const struct ms_row *parent, const struct ms_row *row)
@@ -63,14 +60,15 @@ const char *ms_leaf(const struct ms_row *parent, const struct ms_row *row)
 	return strchr(name, '.') ? NULL : name;
 }
 
-const struct ms_row *ms_find_row(const struct ms_row *parent, const char *name)
+const struct ms_row *ms_find_row(const struct ms_doc *doc, const struct ms_row *parent,
+				 const char *name)
 {
 	const char *leaf;
 
-	for (size_t i = 1; i < MS_F__COUNT; i++) {
-		leaf = ms_leaf(parent, &rows[i]);
+	for (size_t i = 1; i < doc->n; i++) {
+		leaf = ms_leaf(parent, &doc->rows[i]);
 		if (leaf && strcmp(leaf, name) == 0)
-			return &rows[i];
+			return &doc->rows[i];
 	}
 	return NULL;
 }
@@ -118,25 +116,25 @@ static size_t distance(const char *a, const char *b)
 	return row[n][m];
 }
 
-const char *ms_suggest(const struct ms_row *parent, const char *name)
+const char *ms_suggest(const struct ms_doc *doc, const struct ms_row *parent, const char *name)
 {
 	const char *best = NULL, *leaf, *dot;
 	size_t best_distance = NEAR + 1, d;
 
-	for (size_t i = 1; i < MS_F__COUNT; i++) {
-		leaf = ms_leaf(parent, &rows[i]);
+	for (size_t i = 1; i < doc->n; i++) {
+		leaf = ms_leaf(parent, &doc->rows[i]);
 		d = leaf ? distance(name, leaf) : SIZE_MAX;
 		if (d < best_distance && d < strlen(name)) {
-			best = rows[i].info.name;
+			best = doc->rows[i].info.name;
 			best_distance = d;
 		}
 	}
 	/* The right name on the wrong level: "memory_mb" belongs into "resources". */
-	for (size_t i = 1; i < MS_F__COUNT && !best; i++) {
-		dot = strrchr(rows[i].info.name, '.');
-		leaf = dot ? dot + 1 : rows[i].info.name;
+	for (size_t i = 1; i < doc->n && !best; i++) {
+		dot = strrchr(doc->rows[i].info.name, '.');
+		leaf = dot ? dot + 1 : doc->rows[i].info.name;
 		if (strcmp(leaf, name) == 0)
-			best = rows[i].info.name;
+			best = doc->rows[i].info.name;
 	}
 	return best;
 }

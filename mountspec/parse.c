@@ -13,6 +13,7 @@
 enum { STORED_MAX = 8 * MS_DOC_MAX };
 
 struct parser {
+	const struct ms_doc *doc;
 	const struct ms_options *opts;
 	struct ms_run_spec *spec;
 	struct sbx_error *e;
@@ -363,15 +364,15 @@ static int refuse_unknown(struct parser *p, const struct ms_row *parent, const c
 	char full[MS_WHERE];
 	const char *leaf;
 
-	for (size_t i = 1; i < MS_F__COUNT; i++) {
-		leaf = ms_leaf(parent, ms_row((enum ms_field)i));
+	for (size_t i = 1; i < p->doc->n; i++) {
+		leaf = ms_leaf(parent, &p->doc->rows[i]);
 		if (leaf)
 			sbx_buf_printf(&allowed, "%s%s", allowed.len ? ", " : "", leaf);
 	}
 	if (sbx_buf_failed(&allowed))
 		return ms_no_memory(p->e);
 	return unknown_field(p, parent ? ms_entry_path(full, parent, key) : key,
-			     ms_suggest(parent, key), allowed.data);
+			     ms_suggest(p->doc, parent, key), allowed.data);
 }
 
 static int set_members(struct parser *p, const struct ms_row *parent, struct json_object *o)
@@ -381,13 +382,13 @@ static int set_members(struct parser *p, const struct ms_row *parent, struct jso
 
 	json_object_object_foreach(o, key, value)
 	{
-		row = ms_find_row(parent, key);
+		row = ms_find_row(p->doc, parent, key);
 		if (!row) {
 			if (!p->opts->refuse_unknown)
 				continue;
 			return refuse_unknown(p, parent, key);
 		}
-		p->spec->present |= UINT64_C(1) << ms_field_of(row);
+		p->spec->present |= row->bit;
 		if (!value) /* null: as if it were absent */
 			continue;
 		rc = setters[row->info.type](p, row, value);
@@ -397,12 +398,12 @@ static int set_members(struct parser *p, const struct ms_row *parent, struct jso
 	return 0;
 }
 
-int ms_run_parse(const char *text, size_t len, const struct ms_options *opts,
-		 struct ms_run_spec **ret, struct sbx_error *e)
+static int parse(const struct ms_doc *doc, const char *text, size_t len,
+		 const struct ms_options *opts, struct ms_run_spec **ret, struct sbx_error *e)
 {
 	ms_autorun struct ms_run_spec *spec = NULL;
 	sbx_autojson *o = NULL;
-	struct parser p = { .opts = opts, .e = e };
+	struct parser p = { .doc = doc, .opts = opts, .e = e };
 	int rc;
 
 	*ret = NULL;
@@ -412,13 +413,19 @@ int ms_run_parse(const char *text, size_t len, const struct ms_options *opts,
 	rc = sbx_json_parse_object(text, len, &o, e);
 	if (rc < 0)
 		return rc;
-	spec = p.spec = ms_run_new(!opts->stored);
+	spec = p.spec = ms_new(doc, !opts->stored);
 	if (!spec)
 		return ms_no_memory(e);
 	rc = set_members(&p, NULL, o);
 	if (rc == 0 && !opts->stored)
-		rc = ms_run_check(spec, opts, e);
+		rc = ms_check_all(doc, spec, opts, e);
 	if (rc == 0)
 		*ret = sbx_steal(&spec);
 	return rc;
+}
+
+int ms_run_parse(const char *text, size_t len, const struct ms_options *opts,
+		 struct ms_run_spec **ret, struct sbx_error *e)
+{
+	return parse(&ms_run_doc, text, len, opts, ret, e);
 }

@@ -10,7 +10,7 @@
 /* Twelve times a document: base64 of a script, and every byte of a string as \u00xx. */
 enum { RENDER_MAX = 12 * MS_DOC_MAX };
 
-static bool is_set(struct ms_run_spec *s, const struct ms_row *row)
+bool ms_is_set(const struct ms_doc *doc, struct ms_run_spec *s, const struct ms_row *row)
 {
 	switch (row->info.type) {
 	case MS_STRING:
@@ -31,8 +31,8 @@ static bool is_set(struct ms_run_spec *s, const struct ms_row *row)
 	case MS_GROUP:
 		break;
 	}
-	for (size_t i = 1; i < MS_F__COUNT; i++)
-		if (ms_leaf(row, ms_row((enum ms_field)i)) && is_set(s, ms_row((enum ms_field)i)))
+	for (size_t i = 1; i < doc->n; i++)
+		if (ms_leaf(row, &doc->rows[i]) && ms_is_set(doc, s, &doc->rows[i]))
 			return true;
 	return false;
 }
@@ -107,64 +107,73 @@ static void put_bytes(struct sbx_buf *b, struct ms_run_spec *s, const struct ms_
 	put_base64(b, *ms_bytes_of(s, row), *ms_count_of(s, row));
 }
 
-static void put_members(struct sbx_buf *b, struct ms_run_spec *s, const struct ms_row *parent,
-			enum ms_field without);
-
-static void put_group(struct sbx_buf *b, struct ms_run_spec *s, const struct ms_row *row)
-{
-	put_members(b, s, row, MS_F_NONE);
-}
+static void put_members(struct sbx_buf *b, const struct ms_doc *doc, struct ms_run_spec *s,
+			const struct ms_row *parent, const struct ms_row *without);
 
 static void (*const puts_by_type[])(struct sbx_buf *b, struct ms_run_spec *s,
 				    const struct ms_row *row) = {
 	[MS_STRING] = put_string, [MS_ENUM] = put_string, [MS_INT] = put_int,
 	[MS_NUMBER] = put_number, [MS_BOOL] = put_bool,	  [MS_STRINGS] = put_strings,
 	[MS_STRMAP] = put_pairs,  [MS_FILES] = put_files, [MS_BYTES] = put_bytes,
-	[MS_GROUP] = put_group,
 };
 
-static void put_members(struct sbx_buf *b, struct ms_run_spec *s, const struct ms_row *parent,
-			enum ms_field without)
+static void put_value(struct sbx_buf *b, const struct ms_doc *doc, struct ms_run_spec *s,
+		      const struct ms_row *row)
+{
+	if (row->info.type == MS_GROUP)
+		put_members(b, doc, s, row, NULL);
+	else
+		puts_by_type[row->info.type](b, s, row);
+}
+
+static void put_members(struct sbx_buf *b, const struct ms_doc *doc, struct ms_run_spec *s,
+			const struct ms_row *parent, const struct ms_row *without)
 {
 	const char *comma = "", *leaf;
 
 	sbx_buf_puts(b, "{");
-	for (size_t i = 1; i < MS_F__COUNT; i++) {
-		const struct ms_row *row = ms_row((enum ms_field)i);
+	for (size_t i = 1; i < doc->n; i++) {
+		const struct ms_row *row = &doc->rows[i];
 
 		leaf = ms_leaf(parent, row);
-		if (!leaf || i == (size_t)without || !is_set(s, row))
+		if (!leaf || row == without || !ms_is_set(doc, s, row))
 			continue;
 		sbx_buf_printf(b, "%s\"%s\":", comma, leaf);
-		puts_by_type[row->info.type](b, s, row);
+		put_value(b, doc, s, row);
 		comma = ",";
 	}
 	sbx_buf_puts(b, "}");
 }
 
-static char *render(const struct ms_run_spec *s, enum ms_field without, size_t *ret_len)
+static char *render(const struct ms_doc *doc, const struct ms_run_spec *s,
+		    const struct ms_row *without, size_t *ret_len)
 {
 	struct sbx_buf b = SBX_BUF_INIT(RENDER_MAX);
 	struct ms_run_spec view = *s; /* the accessors give writable members; nothing is written */
 
-	put_members(&b, &view, NULL, without);
+	put_members(&b, doc, &view, NULL, without);
 	if (ret_len)
 		*ret_len = b.len;
 	return sbx_buf_steal(&b);
 }
 
-char *ms_run_json(const struct ms_run_spec *s)
-{
-	return render(s, MS_F_NONE, NULL);
-}
-
-char *ms_run_canonical(const struct ms_run_spec *s)
+static char *canonical(const struct ms_doc *doc, const struct ms_run_spec *s)
 {
 	size_t len;
-	sbx_autofree char *text = render(s, MS_F_IDEMPOTENCY_KEY, &len);
+	sbx_autofree char *text = render(doc, s, doc->key, &len);
 	sbx_autojson *o = NULL;
 
 	if (!text || sbx_json_parse_object(text, len, &o, NULL) < 0)
 		return NULL;
 	return sbx_json_canonical(o);
+}
+
+char *ms_run_json(const struct ms_run_spec *s)
+{
+	return render(&ms_run_doc, s, NULL, NULL);
+}
+
+char *ms_run_canonical(const struct ms_run_spec *s)
+{
+	return canonical(&ms_run_doc, s);
 }

@@ -115,11 +115,11 @@ int ms_run_from_script(const char *text, size_t len, const struct ms_options *op
 		rc = read_line(text, len, &line, e);
 	if (rc < 0)
 		return rc;
-	s = ms_run_new(true);
+	s = ms_new(&ms_run_doc, true);
 	if (!s || set_command(s, &line) < 0 || set_file(s, text, len) < 0)
 		return ms_no_memory(e);
 	s->present = UINT64_C(1) << MS_F_COMMAND | UINT64_C(1) << MS_F_FILES;
-	rc = ms_run_check(s, opts, e);
+	rc = ms_check_all(&ms_run_doc, s, opts, e);
 	if (rc == 0)
 		*ret = sbx_steal(&s);
 	return rc;

@@ -1,66 +1,106 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making and freeing a run spec, by the table. */
+/* Making, emptying and freeing a spec, by the table. */
 #include "mountspec/spec.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void free_string(struct ms_run_spec *s, const struct ms_row *row)
+static void clear_string(struct ms_run_spec *s, const struct ms_row *row)
 {
-	free(*ms_string_of(s, row));
+	char **string = ms_string_of(s, row);
+
+	free(*string);
+	*string = NULL;
 }
 
-static void free_strings(struct ms_run_spec *s, const struct ms_row *row)
+static void clear_int(struct ms_run_spec *s, const struct ms_row *row)
 {
-	char **list = *ms_strings_of(s, row);
-
-	for (size_t i = 0; list && i < *ms_count_of(s, row); i++)
-		free(list[i]);
-	free(list);
+	*ms_int_of(s, row) = -1;
 }
 
-static void free_pairs(struct ms_run_spec *s, const struct ms_row *row)
+static void clear_number(struct ms_run_spec *s, const struct ms_row *row)
 {
-	struct ms_pair *list = *ms_pairs_of(s, row);
+	*ms_number_of(s, row) = -1.0;
+}
 
-	for (size_t i = 0; list && i < *ms_count_of(s, row); i++) {
-		free(list[i].key);
-		free(list[i].value);
+static void clear_bool(struct ms_run_spec *s, const struct ms_row *row)
+{
+	*ms_bool_of(s, row) = false;
+}
+
+static void clear_strings(struct ms_run_spec *s, const struct ms_row *row)
+{
+	char ***list = ms_strings_of(s, row);
+	size_t *n = ms_count_of(s, row);
+
+	for (size_t i = 0; *list && i < *n; i++)
+		free((*list)[i]);
+	free(*list);
+	*list = NULL;
+	*n = 0;
+}
+
+static void clear_pairs(struct ms_run_spec *s, const struct ms_row *row)
+{
+	struct ms_pair **list = ms_pairs_of(s, row);
+	size_t *n = ms_count_of(s, row);
+
+	for (size_t i = 0; *list && i < *n; i++) {
+		free((*list)[i].key);
+		free((*list)[i].value);
 	}
-	free(list);
+	free(*list);
+	*list = NULL;
+	*n = 0;
 }
 
-static void free_files(struct ms_run_spec *s, const struct ms_row *row)
+static void clear_files(struct ms_run_spec *s, const struct ms_row *row)
 {
-	struct ms_file *list = *ms_files_of(s, row);
+	struct ms_file **list = ms_files_of(s, row);
+	size_t *n = ms_count_of(s, row);
 
-	for (size_t i = 0; list && i < *ms_count_of(s, row); i++) {
-		free(list[i].path);
-		free(list[i].data);
+	for (size_t i = 0; *list && i < *n; i++) {
+		free((*list)[i].path);
+		free((*list)[i].data);
 	}
-	free(list);
+	free(*list);
+	*list = NULL;
+	*n = 0;
 }
 
-static void free_bytes(struct ms_run_spec *s, const struct ms_row *row)
+static void clear_bytes(struct ms_run_spec *s, const struct ms_row *row)
 {
-	free(*ms_bytes_of(s, row));
+	uint8_t **data = ms_bytes_of(s, row);
+
+	free(*data);
+	*data = NULL;
+	*ms_count_of(s, row) = 0;
 }
 
-static void (*const frees[])(struct ms_run_spec *s, const struct ms_row *row) = {
-	[MS_STRING] = free_string, [MS_ENUM] = free_string, [MS_INT] = NULL,
-	[MS_NUMBER] = NULL,	   [MS_BOOL] = NULL,	    [MS_STRINGS] = free_strings,
-	[MS_STRMAP] = free_pairs,  [MS_FILES] = free_files, [MS_BYTES] = free_bytes,
-	[MS_GROUP] = NULL,
+/* The members of a group have rows of their own. */
+static void clear_group(struct ms_run_spec *s, const struct ms_row *row)
+{
+	(void)s;
+	(void)row;
+}
+
+static void (*const clears[])(struct ms_run_spec *s, const struct ms_row *row) = {
+	[MS_STRING] = clear_string, [MS_ENUM] = clear_string, [MS_INT] = clear_int,
+	[MS_NUMBER] = clear_number, [MS_BOOL] = clear_bool,   [MS_STRINGS] = clear_strings,
+	[MS_STRMAP] = clear_pairs,  [MS_FILES] = clear_files, [MS_BYTES] = clear_bytes,
+	[MS_GROUP] = clear_group,
 };
 
+void ms_clear(struct ms_run_spec *s, const struct ms_row *row)
+{
+	clears[row->info.type](s, row);
+}
+
+/* What a document of any kind owns is a member that the run's table has. */
 struct ms_run_spec *ms_run_free(struct ms_run_spec *s)
 {
-	for (size_t i = 1; s && i < MS_F__COUNT; i++) {
-		const struct ms_row *row = ms_row((enum ms_field)i);
-
-		if (frees[row->info.type])
-			frees[row->info.type](s, row);
-	}
+	for (size_t i = 1; s && i < ms_run_doc.n; i++)
+		ms_clear(s, &ms_run_doc.rows[i]);
 	free(s);
 	return NULL;
 }
@@ -85,19 +125,15 @@ static int fill_default(struct ms_run_spec *s, const struct ms_row *row)
 	return 0;
 }
 
-struct ms_run_spec *ms_run_new(bool defaults)
+struct ms_run_spec *ms_new(const struct ms_doc *doc, bool defaults)
 {
 	ms_autorun struct ms_run_spec *s = calloc(1, sizeof(*s));
 
-	for (size_t i = 1; s && i < MS_F__COUNT; i++) {
-		const struct ms_row *row = ms_row((enum ms_field)i);
-
-		if (row->info.type == MS_INT)
-			*ms_int_of(s, row) = -1;
-		else if (row->info.type == MS_NUMBER)
-			*ms_number_of(s, row) = -1.0;
-		if (defaults && fill_default(s, row) < 0)
+	/* Members that this kind of document does not have are without a value, too. */
+	for (size_t i = 1; s && i < ms_run_doc.n; i++)
+		ms_clear(s, &ms_run_doc.rows[i]);
+	for (size_t i = 1; s && defaults && i < doc->n; i++)
+		if (fill_default(s, &doc->rows[i]) < 0)
 			return NULL;
-	}
 	return sbx_steal(&s);
 }

@@ -14,25 +14,33 @@ enum {
 };
 
 struct ms_row;
+/* A kind of document, which is its table. The struct is the same for all. */
+struct ms_doc {
+	const struct ms_row *rows; /* row 0 is empty */
+	size_t n;
+	const struct ms_row *key; /* idempotency_key, which idempotency does not compare */
+};
+extern const struct ms_doc ms_run_doc;
+
 /* A rule about one field's value, or about fields together. Runs when all fields are read. */
 typedef int ms_check(struct ms_run_spec *s, const struct ms_row *row, const struct ms_options *opts,
 		     struct sbx_error *e);
 
 struct ms_row {
 	struct ms_field_info info;
+	uint64_t bit;	   /* in struct ms_run_spec.present */
 	size_t off, off_n; /* of the member, and of its count, in struct ms_run_spec */
 	ms_check *check;
 };
 
-const struct ms_row *ms_row(enum ms_field f);
 /* The row called `name` directly below the group `parent` (NULL: the document). */
-const struct ms_row *ms_find_row(const struct ms_row *parent, const char *name);
+const struct ms_row *ms_find_row(const struct ms_doc *doc, const struct ms_row *parent,
+				 const char *name);
 /* Is row directly below parent? If so its name there ("cpu"), else NULL. */
 const char *ms_leaf(const struct ms_row *parent, const struct ms_row *row);
 /* The name that was probably meant, NULL when none is near. Static. */
-const char *ms_suggest(const struct ms_row *parent, const char *name);
+const char *ms_suggest(const struct ms_doc *doc, const struct ms_row *parent, const char *name);
 bool ms_is_choice(const char *choices, const char *word);
-enum ms_field ms_field_of(const struct ms_row *row);
 
 /* The row's member. Each is for rows of its types only. */
 char **ms_string_of(struct ms_run_spec *s, const struct ms_row *row);
@@ -46,11 +54,16 @@ uint8_t **ms_bytes_of(struct ms_run_spec *s, const struct ms_row *row);
 size_t *ms_count_of(struct ms_run_spec *s, const struct ms_row *row);
 
 /* A new spec with every default in place (or, for a stored text, with nothing). NULL: no memory. */
-struct ms_run_spec *ms_run_new(bool defaults);
+struct ms_run_spec *ms_new(const struct ms_doc *doc, bool defaults);
+/* Frees the row's value and leaves none. */
+void ms_clear(struct ms_run_spec *s, const struct ms_row *row);
+/* Has the row a value? A group has one when a member has. Only looks, although s is writable. */
+bool ms_is_set(const struct ms_doc *doc, struct ms_run_spec *s, const struct ms_row *row);
 /* SPEC_TOO_LARGE when a text of len bytes is longer than max. */
 int ms_check_size(size_t len, size_t max, struct sbx_error *e);
 /* Runs the checks of all rows. */
-int ms_run_check(struct ms_run_spec *s, const struct ms_options *opts, struct sbx_error *e);
+int ms_check_all(const struct ms_doc *doc, struct ms_run_spec *s, const struct ms_options *opts,
+		 struct sbx_error *e);
 
 /* A refusal as message and details. Either problem, or found and allowed, or all three. */
 struct ms_refusal {
