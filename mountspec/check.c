@@ -113,13 +113,23 @@ int ms_check_version(struct ms_run_spec *s, const struct ms_row *row, const stru
 	return wrong_version(s->spec_version, versions, e);
 }
 
-int ms_check_session(struct ms_run_spec *s, const struct ms_row *row, const struct ms_options *opts,
-		     struct sbx_error *e)
+int ms_check_blank(struct ms_run_spec *s, const struct ms_row *row, const struct ms_options *opts,
+		   struct sbx_error *e)
 {
-	(void)row;
 	(void)opts;
 	(void)e;
-	drop_blank(&s->session_id);
+	drop_blank(ms_string_of(s, row));
+	return 0;
+}
+
+/* Where null is a word of its own: not the default, but what the host decides later. */
+int ms_check_null(struct ms_run_spec *s, const struct ms_row *row, const struct ms_options *opts,
+		  struct sbx_error *e)
+{
+	(void)opts;
+	(void)e;
+	if (s->null & row->bit)
+		ms_clear(s, row);
 	return 0;
 }
 

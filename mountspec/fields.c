@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of fields as data, and how to find a row and its member. */
+/* The tables of fields as data, and how to find a row and its member. */
 #include "mountspec/spec.h"
 
 #include <stdlib.h>
@@ -9,6 +9,8 @@
 
 #define NO_MAX 0x1p63
 enum { TAG_MAX = 1024 };
+#define RUNTIMES     "namespace docker firecracker lima qemu vz_linux vz_macos seatbelt worktree"
+#define TRUST_LEVELS "trusted standard untrusted"
 
 #define ROW(field, name_, type_, member, count, entries_, bytes_, check_, unit_, min_, max_, def_, \
 	    choices_, since_, inherit_, doc_)                                                      \
@@ -41,9 +43,24 @@ const struct ms_doc ms_run_doc = { .rows = run_rows,
 				   .n = MS_F__COUNT,
 				   .key = &run_rows[MS_F_IDEMPOTENCY_KEY] };
 
+static const struct ms_row session_rows[MS_S__COUNT] = {
+#define X(sym, ...) ROW(MS_S_##sym, __VA_ARGS__)
+#include "mountspec/session_fields.def"
+#undef X
+};
+
+const struct ms_doc ms_session_doc = { .rows = session_rows,
+				       .n = MS_S__COUNT,
+				       .key = &session_rows[MS_S_IDEMPOTENCY_KEY] };
+
 const struct ms_field_info *ms_field_info(enum ms_field f)
 {
 	return f > MS_F_NONE && f < MS_F__COUNT ? &run_rows[f].info : NULL;
+}
+
+const struct ms_field_info *ms_session_field_info(enum ms_session_field f)
+{
+	return f > MS_S_NONE && f < MS_S__COUNT ? &session_rows[f].info : NULL;
 }
 
 const char *ms_leaf(const struct ms_row *parent, const struct ms_row *row)

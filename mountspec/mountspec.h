@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The documents that one may write. fields.def is the one table of their fields: it drives the
- * parser, the validator, the canonical form, the JSON that spec.json shows, and docs/spec.md.
+ * The documents that one may write: of a run, whose fields are the table fields.def, and of a
+ * session, session_fields.def. The tables drive the parser, the validator, the canonical form, the
+ * JSON that spec.json shows, and docs/spec.md.
  */
 #ifndef SBX_MOUNTSPEC_MOUNTSPEC_H
 #define SBX_MOUNTSPEC_MOUNTSPEC_H
@@ -45,9 +46,17 @@ enum ms_field {
 #undef X
 	MS_F__COUNT,
 };
-_Static_assert(MS_F__COUNT <= 64, "struct ms_run_spec.present has one bit per field");
+enum ms_session_field {
+	MS_S_NONE = 0,
+#define X(sym, ...) MS_S_##sym,
+#include "mountspec/session_fields.def"
+#undef X
+	MS_S__COUNT,
+};
+_Static_assert(MS_F__COUNT <= 64 && MS_S__COUNT <= 64,
+	       "struct ms_run_spec.present has one bit per field");
 
-/* A row of the table, for documentation, discovery and tests. */
+/* A row of a table, for documentation, discovery and tests. */
 struct ms_field_info {
 	const char *name; /* path with dots: "resources.cpu" */
 	enum ms_type type;
@@ -61,7 +70,9 @@ struct ms_field_info {
 	bool inherit;	     /* a run takes it from its session when the key is absent */
 	const char *doc;     /* one line */
 };
-const struct ms_field_info *ms_field_info(enum ms_field f); /* NULL for MS_F_NONE and beyond */
+/* NULL for ..._NONE and beyond. */
+const struct ms_field_info *ms_field_info(enum ms_field f);
+const struct ms_field_info *ms_session_field_info(enum ms_session_field f);
 
 struct ms_pair {
 	char *key, *value; /* owned */
@@ -72,10 +83,13 @@ struct ms_file {
 	size_t len;
 };
 
-/* A run spec. Strings are owned and NULL where the document says null or nothing and the table
- * has no default. Numbers without a value are -1 (cpu: -1.0). */
+/* A run spec, and a session spec: members that a session does not have are empty there. Strings are
+ * owned and NULL where the document says null or nothing and the table has no default. Numbers
+ * without a value are -1 (cpu: -1.0). */
 struct ms_run_spec {
-	uint64_t present; /* 1 << enum ms_field: the key was in the document, also as null */
+	/* 1 << enum ms_field, or of a session enum ms_session_field: the key was in the document,
+	 * also as null; and it was null there. */
+	uint64_t present, null;
 	char *spec_version, *session_id, *runtime, *base_image;
 	char **command; /* n_command strings and a NULL */
 	size_t n_command;
@@ -103,7 +117,8 @@ struct ms_run_spec {
 	struct ms_pair *labels;
 	size_t n_labels;
 	char *idempotency_key;
-	char *lifetime; /* "detached" (default) or "handle" */
+	char *lifetime;	 /* "detached" (default) or "handle" */
+	bool concurrent; /* a session's */
 };
 
 struct ms_run_spec *ms_run_free(struct ms_run_spec *s); /* NULL is fine; returns NULL */
@@ -113,8 +128,8 @@ SBX_DEFINE_AUTO(struct ms_run_spec, ms_run_free)
 struct ms_options {
 	bool refuse_unknown;	   /* the mount does, the API does not */
 	const char *versions;	   /* comma separated spec versions; NULL: "1.0,1.1" */
-	const char *default_image; /* used when neither base_image nor session_id is given; NULL:
-				      that is INVALID_SPEC, as in the reference */
+	const char *default_image; /* of a run, used when neither base_image nor session_id is
+				      given; NULL: that is INVALID_SPEC, as in the reference */
 	bool stored;		   /* text from our own store: no checks of meaning, only of form */
 };
 
@@ -139,5 +154,14 @@ char *ms_run_json(const struct ms_run_spec *s);
 /* What idempotency compares: canonical JSON (sbx_json_canonical) with defaults filled in, nulls
  * and idempotency_key dropped. malloc'd, NULL without memory. */
 char *ms_run_canonical(const struct ms_run_spec *s);
+
+/*
+ * The same for the document of a session, with the same refusals; len 0 is "{}". Nothing is
+ * required. timeout_sec null is -1, which the host fills in; any other null is the default.
+ */
+int ms_session_parse(const char *text, size_t len, const struct ms_options *opts,
+		     struct ms_run_spec **ret, struct sbx_error *e);
+char *ms_session_json(const struct ms_run_spec *s);
+char *ms_session_canonical(const struct ms_run_spec *s);
 
 #endif

@@ -389,8 +389,10 @@ static int set_members(struct parser *p, const struct ms_row *parent, struct jso
 			return refuse_unknown(p, parent, key);
 		}
 		p->spec->present |= row->bit;
-		if (!value) /* null: as if it were absent */
+		if (!value) { /* as if it were absent; a check may think otherwise */
+			p->spec->null |= row->bit;
 			continue;
+		}
 		rc = setters[row->info.type](p, row, value);
 		if (rc < 0)
 			return rc;
@@ -428,4 +430,14 @@ int ms_run_parse(const char *text, size_t len, const struct ms_options *opts,
 		 struct ms_run_spec **ret, struct sbx_error *e)
 {
 	return parse(&ms_run_doc, text, len, opts, ret, e);
+}
+
+int ms_session_parse(const char *text, size_t len, const struct ms_options *opts,
+		     struct ms_run_spec **ret, struct sbx_error *e)
+{
+	static const char nothing[] = "{}";
+
+	if (len == 0)
+		return parse(&ms_session_doc, nothing, sizeof(nothing) - 1, opts, ret, e);
+	return parse(&ms_session_doc, text, len, opts, ret, e);
 }

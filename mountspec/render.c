@@ -177,3 +177,13 @@ char *ms_run_canonical(const struct ms_run_spec *s)
 {
 	return canonical(&ms_run_doc, s);
 }
+
+char *ms_session_json(const struct ms_run_spec *s)
+{
+	return render(&ms_session_doc, s, NULL, NULL);
+}
+
+char *ms_session_canonical(const struct ms_run_spec *s)
+{
+	return canonical(&ms_session_doc, s);
+}

@@ -20,7 +20,7 @@ struct ms_doc {
 	size_t n;
 	const struct ms_row *key; /* idempotency_key, which idempotency does not compare */
 };
-extern const struct ms_doc ms_run_doc;
+extern const struct ms_doc ms_run_doc, ms_session_doc;
 
 /* A rule about one field's value, or about fields together. Runs when all fields are read. */
 typedef int ms_check(struct ms_run_spec *s, const struct ms_row *row, const struct ms_options *opts,
@@ -28,7 +28,7 @@ typedef int ms_check(struct ms_run_spec *s, const struct ms_row *row, const stru
 
 struct ms_row {
 	struct ms_field_info info;
-	uint64_t bit;	   /* in struct ms_run_spec.present */
+	uint64_t bit;	   /* in present and null of struct ms_run_spec */
 	size_t off, off_n; /* of the member, and of its count, in struct ms_run_spec */
 	ms_check *check;
 };
@@ -88,8 +88,8 @@ char *ms_entry_path(char out[MS_WHERE], const struct ms_row *row, const char *ke
 /* "files[3]" and, with a member, "files[3].path". Returns out. */
 char *ms_item_path(char out[MS_WHERE], const struct ms_row *row, size_t i, const char *member);
 
-ms_check ms_check_version, ms_check_session, ms_check_image, ms_check_command, ms_check_env,
-	ms_check_cwd, ms_check_allowlist, ms_check_files, ms_check_patterns, ms_check_name,
-	ms_check_labels, ms_check_key;
+ms_check ms_check_version, ms_check_blank, ms_check_null, ms_check_image, ms_check_command,
+	ms_check_env, ms_check_cwd, ms_check_allowlist, ms_check_files, ms_check_patterns,
+	ms_check_name, ms_check_labels, ms_check_key;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* docs/spec.md says what the table of fields says. */
+/* docs/spec.md says what the tables of fields say. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,11 +61,42 @@ static void doc_row(struct sbx_buf *b, const struct ms_field_info *f)
 		       f->doc);
 }
 
+static const struct ms_field_info *run_info(size_t i)
+{
+	return ms_field_info((enum ms_field)i);
+}
+
+static const struct ms_field_info *session_info(size_t i)
+{
+	return ms_session_field_info((enum ms_session_field)i);
+}
+
+/* The tables, and the section of the page that each fills. */
+static const struct {
+	const struct ms_field_info *(*info)(size_t i);
+	size_t n;
+	const char *heading;
+} kinds[] = {
+	{ run_info, MS_F__COUNT, "\n## Fields\n" },
+	{ session_info, MS_S__COUNT, "\n## Fields of a session\n" },
+};
+
+/* The text of a section; the caller frees it. */
+static char *section(const char *doc, const char *heading)
+{
+	const char *start = strstr(doc, heading), *end;
+
+	if (!start)
+		fail_msg("docs/spec.md lacks the heading%s", heading);
+	start += strlen(heading);
+	end = strstr(start, "\n## ");
+	return end ? strndup(start, (size_t)(end - start)) : strdup(start);
+}
+
 static void doc__has_every_field_and_no_other(void **state)
 {
 	sbx_autofree char *doc = NULL;
 	const char *root = getenv("SBX_SOURCE_ROOT");
-	size_t rows = 0;
 	int dir;
 
 	(void)state;
@@ -74,34 +105,42 @@ static void doc__has_every_field_and_no_other(void **state)
 	assert_true(dir >= 0);
 	assert_int_equal(sbx_read_file(dir, "docs/spec.md", 1 << 20, &doc, NULL), 0);
 	(void)close(dir);
-	for (size_t i = 1; i < MS_F__COUNT; i++) {
-		sbx_autobuf row = SBX_BUF_INIT(4096);
+	for (size_t k = 0; k < SBX_COUNT(kinds); k++) {
+		sbx_autofree char *text = section(doc, kinds[k].heading);
+		size_t rows = 0;
 
-		doc_row(&row, ms_field_info((enum ms_field)i));
-		if (!strstr(doc, row.data))
-			fail_msg("docs/spec.md lacks this line:\n%s", row.data);
+		for (size_t i = 1; i < kinds[k].n; i++) {
+			sbx_autobuf row = SBX_BUF_INIT(4096);
+
+			doc_row(&row, kinds[k].info(i));
+			if (!strstr(text, row.data))
+				fail_msg("docs/spec.md lacks this line under%s%s", kinds[k].heading,
+					 row.data);
+		}
+		for (const char *p = text; (p = strstr(p, "\n| `")) != NULL; p++)
+			rows++;
+		assert_int_equal(rows, kinds[k].n - 1);
+		assert_null(kinds[k].info(0));
+		assert_null(kinds[k].info(kinds[k].n));
 	}
-	for (const char *p = doc; (p = strstr(p, "\n| `")) != NULL; p++)
-		rows++;
-	assert_int_equal(rows, MS_F__COUNT - 1);
-	assert_null(ms_field_info(MS_F_NONE));
-	assert_null(ms_field_info(MS_F__COUNT));
 }
 
-/* The table itself: every row can be documented, read and given its default. */
+/* The tables themselves: every row can be documented, read and given its default. */
 static void table__is_sound(void **state)
 {
 	(void)state;
-	for (size_t i = 1; i < MS_F__COUNT; i++) {
-		const struct ms_field_info *f = ms_field_info((enum ms_field)i);
+	for (size_t k = 0; k < SBX_COUNT(kinds); k++) {
+		for (size_t i = 1; i < kinds[k].n; i++) {
+			const struct ms_field_info *f = kinds[k].info(i);
 
-		assert_true(f->name[0] && f->doc[0] && f->since[0]);
-		assert_true(f->type >= MS_STRING && f->type <= MS_GROUP);
-		assert_int_equal(f->choices[0] != '\0', f->type == MS_ENUM);
-		if (f->type == MS_INT || f->type == MS_NUMBER)
-			assert_true(f->min < f->max);
-		for (size_t j = 1; j < i; j++)
-			assert_string_not_equal(f->name, ms_field_info((enum ms_field)j)->name);
+			assert_true(f->name[0] && f->doc[0] && f->since[0]);
+			assert_true(f->type >= MS_STRING && f->type <= MS_GROUP);
+			assert_int_equal(f->choices[0] != '\0', f->type == MS_ENUM);
+			if (f->type == MS_INT || f->type == MS_NUMBER)
+				assert_true(f->min < f->max);
+			for (size_t j = 1; j < i; j++)
+				assert_string_not_equal(f->name, kinds[k].info(j)->name);
+		}
 	}
 }
 
