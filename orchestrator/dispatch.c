@@ -4,7 +4,7 @@
  * or ran beyond its time, and calls the janitor. It sleeps until the feed, a runner or the next
  * deadline wakes it; an idle system costs nothing.
  */
-#include "orchestrator/orch_i.h"
+#include "orchestrator/session_i.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -339,6 +339,8 @@ static int64_t look(struct orch *o, struct agenda *a)
 	int rc;
 
 	mind_the_gap(o, a, now, false);
+	if (atomic_load(&o->sessions_ending))
+		session_keeper_poke(o);
 	(void)pool_events(o->pool);
 	rc = due(o, a, now, &e);
 	if (rc == 0)
@@ -458,8 +460,7 @@ static void reap_dead_owners(struct orch *o)
 	}
 }
 
-/* Signals are for the door's own threads. */
-static int start_thread(pthread_t *ret, void *(*run)(void *), struct orch *o)
+int dispatch_start_thread(pthread_t *ret, void *(*run)(void *), struct orch *o)
 {
 	sigset_t all, old;
 	int r;
@@ -484,18 +485,21 @@ int dispatch_start(struct orch *o, struct sbx_error *e)
 		loop_close(&o->loop);
 		return r;
 	}
-	r = start_thread(&o->dispatcher, dispatcher, o);
+	r = dispatch_start_thread(&o->dispatcher, dispatcher, o);
 	o->dispatching = r == 0;
 	if (r == 0) {
-		r = start_thread(&o->janitor, janitor_thread, o);
+		r = dispatch_start_thread(&o->janitor, janitor_thread, o);
 		o->cleaning = r == 0;
 	}
+	if (r == 0)
+		return session_keeper_start(o, e);
 	return r == 0 ? 0 : sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
 }
 
 void dispatch_stop(struct orch *o)
 {
 	atomic_store(&o->stop, true);
+	session_keeper_stop(o);
 	if (o->cleaning) {
 		janitor_wake(o);
 		pthread_join(o->janitor, NULL);

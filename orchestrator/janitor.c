@@ -5,7 +5,7 @@
  * the dispatcher long; one door at a time does it (a lock file), since the work is the state's and
  * not the door's.
  */
-#include "orchestrator/orch_i.h"
+#include "orchestrator/session_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@ enum {
 	JANITOR_AUDIT_DAYS = 90,
 };
 
-static int remove_artifacts(struct orch *o, const char *id, struct sbx_error *e)
+int janitor_drop_artifacts(struct orch *o, const char *id, struct sbx_error *e)
 {
 	sbx_autoclose int dir = store_run_dir(o->store, id, false, NULL);
 	store_autotx struct store_tx *tx = NULL;
@@ -60,7 +60,7 @@ static int expire_artifacts(struct orch *o, bool *more, struct sbx_error *e)
 
 	for (int i = 0; i < n; i++) {
 		if (rc == 0)
-			rc = remove_artifacts(o, ids[i], e);
+			rc = janitor_drop_artifacts(o, ids[i], e);
 		free(ids[i]);
 	}
 	return rc;
@@ -114,6 +114,20 @@ static bool drop_orphan(void *ctx, const char *id)
 	if (store_run_key(o->store, id, NULL, &key, NULL) == -SBX_E_RUN_NOT_FOUND) {
 		sbx_log(SBX_LOG_INFO, "removing a run directory without a row run=%s", id);
 		(void)store_run_dir_remove(o->store, id, NULL);
+	}
+	return !atomic_load(&o->stop);
+}
+
+static bool drop_orphan_session(void *ctx, const char *id)
+{
+	struct orch *o = ctx;
+	store_autosession s = { 0 };
+	/* Who makes or clones one holds its lock until the row is there. */
+	sbx_autoclose int lock = store_session_lock(o->store, id, true, 0);
+
+	if (lock >= 0 && store_session_get(o->store, id, &s, NULL) == -SBX_E_SESSION_NOT_FOUND) {
+		sbx_log(SBX_LOG_INFO, "removing a session directory without a row session=%s", id);
+		(void)store_session_dir_remove(o->store, id, NULL);
 	}
 	return !atomic_load(&o->stop);
 }
@@ -187,6 +201,9 @@ static int64_t housekeep(struct orch *o, bool first)
 	janitor_runners(o);
 	if (first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);
+	if (first)
+		(void)store_session_dirs(o->store, drop_orphan_session, o, NULL);
+	session_keeper_poke(o); /* what another door left in the middle */
 	if (rc == 0)
 		rc = tell_again(o, &e);
 	if (rc < 0)

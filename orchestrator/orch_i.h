@@ -62,6 +62,11 @@ struct orch {
 	pthread_mutex_t janitor_lock;
 	pthread_cond_t janitor_wake; /* CLOCK_MONOTONIC */
 	int wake_fd;		     /* eventfd: something for the dispatcher to look at */
+	pthread_t keeper;
+	bool keeping;
+	int keeper_fd;		     /* eventfd: something for the keeper of sessions */
+	atomic_bool sessions_ending; /* so every end of a run is news for it */
+	atomic_bool garbage;	     /* snapshots were dropped: their objects may be nobody's now */
 	atomic_bool stop;
 	int64_t told_seq; /* janitor: last change that it has seen */
 
@@ -123,6 +128,8 @@ void pool_resize(struct pool *p, int64_t queued);
 
 int dispatch_start(struct orch *o, struct sbx_error *e);
 void dispatch_stop(struct orch *o);
+/* A thread of the orchestrator's: signals are for the door's own. An errno. */
+int dispatch_start_thread(pthread_t *ret, void *(*run)(void *), struct orch *o);
 void dispatch_wake(struct orch *o);
 /* A runner of ours died with this run. */
 void dispatch_lost(struct orch *o, const char *id, int64_t generation);
@@ -139,6 +146,8 @@ void bound_sweep(struct orch *o);
 /* Housekeeping until o->stop, in rounds, by the door that holds the lock. */
 void *janitor_thread(void *orch);
 void janitor_wake(struct orch *o);
+/* The artifacts of a run: files and rows. */
+int janitor_drop_artifacts(struct orch *o, const char *id, struct sbx_error *e);
 /* Removes the files of runners that are gone and hold no run. */
 void janitor_runners(struct orch *o);
 
@@ -174,6 +183,11 @@ int orch_view_refuse(const char *name, const char *found, const char *allowed, s
 
 /* ---- submit.c ---- */
 
+/* What an idempotency key is compared by: SHA-256 of the canonical document. */
+void submit_fingerprint(const char *canonical, char out[65]);
+/* The key names an earlier thing ("run", "session") that was made of another document. */
+int submit_conflict(const char *kind, const char *key, const struct store_idem *prior,
+		    struct sbx_error *e);
 /* Document or script -> spec, by the request's rules. */
 int submit_parse(struct orch *o, const struct orch_request *rq, struct ms_run_spec **ret,
 		 struct sbx_error *e);

@@ -87,9 +87,10 @@ int session_has_runs(const char *id, int64_t n, struct sbx_error *e)
 {
 	(void)sbx_fail(e, SBX_E_SESSION_ACTIVE_RUNS, "%lld runs of session %s have not ended",
 		       (long long)n, id);
-	return sbx_error_details(
-		e, "{\"error\":\"session_has_active_runs\",\"active_runs\":%lld,\"session_id\":\"%s\"}",
-		(long long)n, id);
+	return sbx_error_details(e,
+				 "{\"error\":\"session_has_active_runs\",\"active_runs\":%lld,"
+				 "\"session_id\":\"%s\"}",
+				 (long long)n, id);
 }
 
 /* ---- making one ---------------------------------------------------------------------------- */
@@ -148,6 +149,7 @@ int session_put(struct orch *o, struct store_session *s, const char *entry, bool
 		struct sbx_error *e)
 {
 	const char *name = entry ? entry : s->name;
+	sbx_autoclose int lock = -1;
 	int rc = 0;
 
 	if (entry && !session_entry_fits(entry))
@@ -158,8 +160,9 @@ int session_put(struct orch *o, struct store_session *s, const char *entry, bool
 		if (!s->entry)
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a session");
 	}
-	/* The directory first: a row promises one. What a crash leaves between them has no row,
-	 * and the janitor removes it. */
+	/* The directory first: a row promises one. What a crash leaves between them has no row, and
+	 * the janitor removes what is not locked. */
+	lock = store_session_lock(o->store, s->id, false, 0);
 	if (!keep_workspace)
 		rc = make_directory(o, s, e);
 	crash_point("door_session_directory");
@@ -289,8 +292,8 @@ static int fill(struct orch *o, const struct orch_principal *p, struct creation 
 	return 0;
 }
 
-/* The key is the last to come: of two that ask at once, the second finds it taken, and its own session
- * goes again. */
+/* The key is the last to come: of two that ask at once, the second finds it taken, and its own
+ * session goes again. */
 static int claim_key(struct orch *o, const struct orch_principal *p, const struct creation *c,
 		     bool *ret_fresh, struct orch_session_made *ret, struct sbx_error *e)
 {

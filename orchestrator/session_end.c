@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How sessions end. "Ending" is a time in the row: from then on no run is let in, the runs there are get
- * cancelled, and when none is left the session goes, whoever asked for it and whether he lives or not. When the
- * time is over and runs are still there, it stays. Once there are no runs, ending is final: what follows is
- * done again after a crash until it is done.
+ * How sessions end. "Ending" is a time in the row: from then on no run is let in, the runs there
+ * are get cancelled, and when none is left the session goes, whoever asked for it and whether he
+ * lives or not. When the time is over and runs are still there, it stays. Once there are no runs,
+ * ending is final: what follows is done again after a crash until it is done.
  *
  * One thread of each door does that, and whichever comes first takes the session's lock.
  */
@@ -29,7 +29,8 @@ enum {
 	AGAIN_MS = 1000, /* after a failure of the store */
 };
 
-/* ---- one session ------------------------------------------------------------------------------ */
+/* ---- one session ------------------------------------------------------------------------------
+ */
 
 static void cancel_runs(struct orch *o, const struct store_session *s)
 {
@@ -144,7 +145,8 @@ static int drop_row(struct orch *o, const struct store_session *s, struct sbx_er
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
 }
 
-/* The lock is held, and ending is final. Files first: what a crash leaves undone the row remembers. */
+/* The lock is held, and ending is final. Files first: what a crash leaves undone the row remembers.
+ */
 static int remove_all(struct orch *o, const struct store_session *s, struct sbx_error *e)
 {
 	int rc = drop_artifacts(o, s->id, e);
@@ -152,6 +154,7 @@ static int remove_all(struct orch *o, const struct store_session *s, struct sbx_
 	crash_point("door_session_artifacts_gone");
 	if (rc == 0)
 		rc = drop_snapshots(o, s->id, e);
+	atomic_store(&o->garbage, true);
 	crash_point("door_session_snapshots_gone");
 	if (rc == 0)
 		rc = store_session_dir_remove(o->store, s->id, e);
@@ -195,7 +198,8 @@ int orch_session_destroy(struct orch *o, const struct orch_principal *p, const c
 	if (rc < 0)
 		return rc;
 	if (!s.ending_us) {
-		s.ending_us = now + orch_settings(o)->session_delete_drain_timeout_sec * SBX_SECOND_US;
+		s.ending_us =
+			now + orch_settings(o)->session_delete_drain_timeout_sec * SBX_SECOND_US;
 		rc = set_ending(o, &s, s.ending_us, e);
 		crash_point("door_session_ending");
 	}
@@ -229,16 +233,17 @@ int orch_session_ending(struct orch *o, const char *id, enum orch_ending *ret, s
 		return 0;
 	(void)store_session_runs(o->store, id, false, &live, NULL);
 	(void)sbx_fail(e, SBX_E_SESSION_DRAIN_TIMEOUT,
-		       "%lld runs of session %s did not end in time; it stays", (long long)live, id);
-	(void)sbx_error_details(
-		e,
-		"{\"error\":\"session_cancel_drain_timeout\",\"active_runs\":%lld,"
-		"\"session_id\":\"%s\"}",
-		(long long)live, id);
+		       "%lld runs of session %s did not end in time; it stays", (long long)live,
+		       id);
+	(void)sbx_error_details(e,
+				"{\"error\":\"session_cancel_drain_timeout\",\"active_runs\":%lld,"
+				"\"session_id\":\"%s\"}",
+				(long long)live, id);
 	return -SBX_E_SESSION_DRAIN_TIMEOUT;
 }
 
-/* ---- the keeper -------------------------------------------------------------------------------- */
+/* ---- the keeper --------------------------------------------------------------------------------
+ */
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -311,6 +316,8 @@ static int keep(struct orch *o)
 		rc = end_all(o, &next, &e);
 	if (rc == 0)
 		rc = store_trash_empty(o->store, &e);
+	if (rc == 0 && atomic_exchange(&o->garbage, false))
+		rc = snapshot_collect(o, &e);
 	if (rc < 0) {
 		sbx_log(SBX_LOG_WARNING, "cannot look after sessions code=%s error=\"%s\"",
 			sbx_code_name(e.code), e.message);

@@ -11,19 +11,25 @@ enum { SESSION_LOCK_MS = 60000 }; /* whoever has the lock copies a workspace at 
 /* The session when p may use it: not foreign, not beyond its time, not being destroyed. */
 int session_usable(struct orch *o, const struct orch_principal *p, const char *id,
 		   struct store_session *ret, struct sbx_error *e);
-/* The lock of the workspace's shape; a descriptor to close. SESSION_NOT_FOUND when the session has gone
- * meanwhile, SESSION_ACTIVE_RUNS when it is not to be had in time. */
-int session_lock(struct orch *o, const char *id, bool exclusive, int wait_ms,
-		 struct sbx_error *e);
+/* The lock of the workspace's shape; a descriptor to close. SESSION_NOT_FOUND when the session has
+ * gone meanwhile, SESSION_ACTIVE_RUNS when it is not to be had in time. */
+int session_lock(struct orch *o, const char *id, bool exclusive, int wait_ms, struct sbx_error *e);
 /* SESSION_ACTIVE_RUNS with the reference's details. */
 int session_has_runs(const char *id, int64_t n, struct sbx_error *e);
-/* Fills *s (strings owned) and makes its directory with an empty workspace, then the row. entry is the
- * name that it must have in the mount; NULL: s->name if it may and can be one. */
+/* Fills *s (strings owned) and makes its directory with an empty workspace, then the row. entry is
+ * the name that it must have in the mount; NULL: s->name if it may and can be one. */
 int session_put(struct orch *o, struct store_session *s, const char *entry, bool keep_workspace,
 		struct sbx_error *e);
 /* The text can be a name in the mount's sessions/ or snapshots/. */
 bool session_entry_fits(const char *name);
 int64_t session_expiry(struct orch *o); /* of a session that is made or used now; 0: never */
+
+/* ---- snapshot.c ---- */
+
+/* Removes the content that no snapshot holds any more. */
+int snapshot_collect(struct orch *o, struct sbx_error *e);
+/* The files of the session's workspace are others now. */
+int session_files_changed(struct orch *o, const struct store_session *s, struct sbx_error *e);
 
 /* ---- session_end.c ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a document to a row: parse, policy, then one transaction for the key, the limits, the row
  * and, when nothing waits and a runner is idle, the claim. */
-#include "orchestrator/orch_i.h"
+#include "orchestrator/session_i.h"
 
 #include <openssl/sha.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ int submit_parse(struct orch *o, const struct orch_request *rq, struct ms_run_sp
 	return ms_run_parse(rq->text, rq->len, &opts, ret, e);
 }
 
-static void fingerprint(const char *canonical, char out[65])
+void submit_fingerprint(const char *canonical, char out[65])
 {
 	unsigned char md[SHA256_DIGEST_LENGTH];
 
@@ -40,6 +40,8 @@ static void fingerprint(const char *canonical, char out[65])
 struct submission {
 	struct ms_run_spec *spec;
 	struct orch_effective eff;
+	struct store_session session; /* owned; id NULL: none */
+	int lock;		      /* of its workspace; owned, -1: none */
 	char *spec_text;
 	char *labels;
 	char key_print[65];
@@ -51,6 +53,8 @@ struct submission {
 static void submission_free(struct submission *s)
 {
 	ms_run_free(s->spec);
+	store_session_clear(&s->session);
+	sbx_closep(&s->lock);
 	free(s->spec_text);
 	free(s->labels);
 }
@@ -115,6 +119,31 @@ static int apply_policy(struct orch *o, struct ms_run_spec *spec, struct orch_ef
 		      : orch_image_resolve(c->settings, o->state_dir, eff->base_image, &path, e);
 }
 
+/* A run of a session: what its document does not say the session does. */
+static int join_session(struct orch *o, const struct orch_principal *p,
+			const struct orch_request *rq, struct ms_run_spec *spec,
+			struct store_session *ret, struct sbx_error *e)
+{
+	const struct ms_options opts = { .stored = true };
+	ms_autorun struct ms_run_spec *of = NULL;
+	int rc;
+
+	if (!spec->session_id)
+		return 0;
+	rc = session_usable(o, p, spec->session_id, ret, e);
+	if (rc == 0)
+		rc = ms_session_parse(ret->spec, strlen(ret->spec), &opts, &of, e);
+	if (rc == 0)
+		rc = ms_run_inherit(spec, of, e);
+	if (rc < 0 || spec->base_image)
+		return rc;
+	if (!rq->default_image)
+		return sbx_fail(e, SBX_E_SESSION_BASE_IMAGE,
+				"base_image: neither the run nor session %s names one", ret->id);
+	spec->base_image = strdup(orch_settings(o)->default_image);
+	return spec->base_image ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the document");
+}
+
 static int prepare(struct orch *o, const struct orch_principal *p, const struct orch_request *rq,
 		   struct submission *s, struct sbx_error *e)
 {
@@ -123,9 +152,6 @@ static int prepare(struct orch *o, const struct orch_principal *p, const struct 
 
 	if (rc < 0)
 		return rc;
-	if (s->spec->session_id)
-		return sbx_fail(e, SBX_E_SESSION_NOT_FOUND, "no session '%.64s'",
-				s->spec->session_id);
 	s->key = rq->idempotency_key ? rq->idempotency_key : s->spec->idempotency_key;
 	if (s->key) {
 		if (strlen(s->key) > MS_KEY_MAX || !*s->key)
@@ -136,9 +162,11 @@ static int prepare(struct orch *o, const struct orch_principal *p, const struct 
 		canonical = ms_run_canonical(s->spec);
 		if (!canonical)
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the document");
-		fingerprint(canonical, s->key_print);
+		submit_fingerprint(canonical, s->key_print);
 	}
-	rc = apply_policy(o, s->spec, &s->eff, e);
+	rc = join_session(o, p, rq, s->spec, &s->session, e);
+	if (rc == 0)
+		rc = apply_policy(o, s->spec, &s->eff, e);
 	if (rc < 0)
 		return rc;
 	s->spec_text = ms_run_json(s->spec);
@@ -150,7 +178,8 @@ static int prepare(struct orch *o, const struct orch_principal *p, const struct 
 	return 0;
 }
 
-static int conflict(const char *key, const struct store_idem *prior, struct sbx_error *e)
+int submit_conflict(const char *kind, const char *key, const struct store_idem *prior,
+		    struct sbx_error *e)
 {
 	sbx_autobuf b = SBX_BUF_INIT(4096);
 	char when[SBX_TIME_TEXT];
@@ -162,7 +191,7 @@ static int conflict(const char *key, const struct store_idem *prior, struct sbx_
 	sbx_buf_printf(&b, ",\"prior_created_at\":\"%s\"}",
 		       sbx_time_format(prior->created_us, when));
 	sbx_fail(e, SBX_E_IDEMPOTENCY_CONFLICT,
-		 "idempotency key '%.64s' was used for run %s with another document", key,
+		 "idempotency key '%.64s' was used for %s %s with another document", key, kind,
 		 prior->object_id);
 	return sbx_error_details(e, "%s", b.data ? b.data : "{}");
 }
@@ -175,7 +204,7 @@ static int replay(struct orch *o, const struct submission *s, const struct store
 	int rc;
 
 	if (strcmp(prior->fingerprint, s->key_print) != 0)
-		return conflict(s->key, prior, e);
+		return submit_conflict("run", s->key, prior, e);
 	rc = store_run_get(o->store, prior->object_id, &r, e);
 	if (rc < 0)
 		return rc;
@@ -213,6 +242,16 @@ static int claim_now(struct orch *o, struct store_tx *tx, struct submission *s, 
 	return store_tx_run_transition(tx, &t, ret, e);
 }
 
+static int still_there(struct store_tx *tx, const char *id, struct sbx_error *e)
+{
+	store_autosession now = { 0 };
+	int rc = store_tx_session_get(tx, id, &now, e);
+
+	return rc == 0 && now.ending_us
+		       ? sbx_fail(e, SBX_E_SESSION_NOT_FOUND, "no session '%.64s'", id)
+		       : rc;
+}
+
 /* The transaction. *ret_claimed: the row is starting and belongs to `owner`. */
 static int insert(struct orch *o, struct store_tx *tx, struct submission *s, const char *owner,
 		  struct orch_submitted *ret, bool *ret_claimed, struct sbx_error *e)
@@ -223,7 +262,10 @@ static int insert(struct orch *o, struct store_tx *tx, struct submission *s, con
 	int rc = 0;
 
 	*ret_claimed = false;
-	if (s->key)
+	/* Whoever destroys it has said so in the row, and lets nobody in any more. */
+	if (s->session.id)
+		rc = still_there(tx, s->session.id, e);
+	if (rc == 0 && s->key)
 		rc = store_tx_idem_put(tx, "runs", s->row.user, s->key, s->key_print, s->id,
 				       sbx_now_us(), key_horizon(o), &fresh, &prior, e);
 	if (rc == 0 && !fresh) {
@@ -259,7 +301,7 @@ static void hand_over(struct orch *o, struct pool_runner *runner, const struct s
 int orch_submit(struct orch *o, const struct orch_principal *p, const struct orch_request *rq,
 		struct orch_submitted *ret, struct sbx_error *e)
 {
-	__attribute__((cleanup(submission_free))) struct submission s = { 0 };
+	__attribute__((cleanup(submission_free))) struct submission s = { .lock = -1 };
 	store_autotx struct store_tx *tx = NULL;
 	struct store_ticket ticket = { 0 };
 	struct pool_runner *runner = NULL;
@@ -291,6 +333,11 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	ret->bound = s.spec->lifetime && strcmp(s.spec->lifetime, "handle") == 0;
 	ret->resume_from_seq = s.spec->resume_from_seq;
 	memcpy(ret->id, s.id, sizeof(ret->id));
+	if (s.session.id) {
+		s.lock = session_lock(o, s.session.id, false, SESSION_LOCK_MS, e);
+		if (s.lock < 0)
+			return s.lock;
+	}
 	if (ret->bound && (rc = bound_add(o, s.id, e)) < 0)
 		return rc;
 	if (o->pool && orch_slots(o) > 0)
@@ -375,15 +422,14 @@ int orch_check(struct orch *o, const struct orch_principal *p, const struct orch
 	ms_autorun struct ms_run_spec *spec = NULL;
 	sbx_autoerror why = SBX_ERROR_INIT;
 	struct orch_effective eff = { 0 };
+	store_autosession session = { 0 };
 	int rc;
 
-	(void)p;
 	rc = submit_parse(o, rq, &spec, &why);
 	if (rc == 0)
 		rc = submit_parse(o, rq, &asked, &why);
-	if (rc == 0 && spec->session_id)
-		rc = sbx_fail(&why, SBX_E_SESSION_NOT_FOUND, "no session '%.64s'",
-			      spec->session_id);
+	if (rc == 0)
+		rc = join_session(o, p, rq, spec, &session, &why);
 	if (rc == 0)
 		rc = apply_policy(o, spec, &eff, &why);
 	if (rc < 0) {

@@ -394,21 +394,14 @@ int store_tx_snapshot_totals(struct store_tx *tx, const char *session_id, int64_
 	return 0;
 }
 
-int store_snapshot_ids(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
-		       struct sbx_error *e)
+int store_snapshot_known(struct store *s, const char *id, bool *ret, struct sbx_error *e)
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
 	int r = store_reader_get(s, &rd, e);
 
 	if (r == 0)
-		r = store_first(rd.c, SQL_SNAPSHOT_IDS, NULL, 0, &q, e);
-	while (r == 1) {
-		const char *id = store_col_text(&q, 0);
-
-		if (id && !each(ctx, id))
-			return 0;
-		r = store_next(&q, e);
-	}
-	return r;
+		r = store_first(rd.c, SQL_SNAPSHOT_KNOWN, STORE_ARGS(store_text(id)), &q, e);
+	*ret = r == 1;
+	return r < 0 ? r : 0;
 }

@@ -106,9 +106,8 @@ int store_tx_snapshot_drop(struct store_tx *tx, const char *id, bool *ret_done,
 			   struct sbx_error *e);
 int store_tx_snapshot_totals(struct store_tx *tx, const char *session_id, int64_t *ret_n,
 			     int64_t *ret_bytes, struct sbx_error *e);
-/* Every id there is, for the collection of what no snapshot holds. */
-int store_snapshot_ids(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
-		       struct sbx_error *e);
+/* Is there a row with this id, in whatever session? */
+int store_snapshot_known(struct store *s, const char *id, bool *ret, struct sbx_error *e);
 
 /* ---- files of a session ------------------------------------------------------------------ */
 

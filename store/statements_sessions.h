@@ -74,7 +74,8 @@ X(SNAPSHOTS_DROP, "snapshots_session (session_id=?)",                           
 X(SNAPSHOT_TOTALS, "snapshots_session (session_id=?)",                                          \
   "SELECT COUNT(*), COALESCE(CAST(SUM(bytes) AS BIGINT), 0) FROM snapshots "                    \
   "WHERE session_id = $1")                                                                      \
-X(SNAPSHOT_IDS, "=every snapshot is wanted", "SELECT id FROM snapshots")
+X(SNAPSHOT_KNOWN, "sqlite_autoindex_snapshots_1 (id=?)",                                        \
+  "SELECT 1 FROM snapshots WHERE id = $1")
 
 /* clang-format on */
 
