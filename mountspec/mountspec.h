@@ -164,4 +164,13 @@ int ms_session_parse(const char *text, size_t len, const struct ms_options *opts
 char *ms_session_json(const struct ms_run_spec *s);
 char *ms_session_canonical(const struct ms_run_spec *s);
 
+/*
+ * Copies from the session what the run's document leaves out: every field whose row says so and
+ * whose key was not there (`present`; null is a key that was there, and each member of "resources"
+ * counts for itself). A session without a value leaves none in the run, whatever the run's default
+ * is. `present` stays as it is: it is about the run's document. Whether the run has an image now is
+ * for the caller to see. NO_MEMORY, and then the run is only good for freeing.
+ */
+int ms_run_inherit(struct ms_run_spec *run, const struct ms_run_spec *session, struct sbx_error *e);
+
 #endif
