@@ -86,8 +86,7 @@ static char *section(const char *doc, const char *heading)
 {
 	const char *start = strstr(doc, heading), *end;
 
-	if (!start)
-		fail_msg("docs/spec.md lacks the heading%s", heading);
+	assert_non_null(start);
 	start += strlen(heading);
 	end = strstr(start, "\n## ");
 	return end ? strndup(start, (size_t)(end - start)) : strdup(start);
