@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Run documents and scripts out of arbitrary bytes: never a crash, and what must agree agrees:
- * the scanner with itself in any portions, the reader with the scanner, and a spec with the one
- * that is read back from its own JSON.
+ * Run and session documents and scripts out of arbitrary bytes: never a crash, and what must agree
+ * agrees: the scanner with itself in any portions, the reader with the scanner, and a spec with the
+ * one that is read back from its own JSON.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -94,6 +94,25 @@ static void check_spec(const struct ms_run_spec *s)
 	must(same && strcmp(canonical, same) == 0, "the same canonical text after reading back");
 }
 
+static void check_session(const struct ms_run_spec *s)
+{
+	static const struct ms_options stored = { .stored = true };
+	ms_autorun struct ms_run_spec *back = NULL, *run = NULL;
+	sbx_autofree char *text = ms_session_json(s), *again = NULL;
+	sbx_autofree char *canonical = ms_session_canonical(s), *same = NULL;
+
+	must(text && canonical, "rendering a session");
+	must(ms_session_parse(text, strlen(text), &stored, &back, NULL) == 0,
+	     "reading back a session");
+	again = ms_session_json(back);
+	same = ms_session_canonical(back);
+	must(again && strcmp(text, again) == 0, "the same session after reading back");
+	must(same && strcmp(canonical, same) == 0, "the same canonical session");
+	must(ms_run_parse("{}", 2, &stored, &run, NULL) == 0, "an empty run");
+	must(ms_run_inherit(run, s, NULL) == 0, "taking over from a session");
+	check_spec(run);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const struct ms_options options[] = {
@@ -105,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	check_scanner(text, size);
 	for (size_t i = 0; i < SBX_COUNT(options); i++) {
-		ms_autorun struct ms_run_spec *spec = NULL, *script = NULL;
+		ms_autorun struct ms_run_spec *spec = NULL, *script = NULL, *session = NULL;
 		sbx_autoerror e = SBX_ERROR_INIT;
 
 		if (ms_run_parse(text, size, &options[i], &spec, &e) == 0)
@@ -114,6 +133,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			check_refusal(&e);
 		if (ms_run_from_script(text, size, &options[i], &script, &e) == 0)
 			check_spec(script);
+		else
+			check_refusal(&e);
+		if (ms_session_parse(text, size, &options[i], &session, &e) == 0)
+			check_session(session);
 		else
 			check_refusal(&e);
 	}
