@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* May this run wait, may it start: limits of the queue, slots, caps and budgets, and whose turn it
  * is. */
-#include "orchestrator/orch_i.h"
+#include "orchestrator/session_i.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +9,8 @@
 
 #include "base/clock.h"
 #include "base/crash.h"
+
+enum { LINE_DEPTH = 16 }; /* runs of one user that are looked at when the first may not start */
 
 int64_t orch_slots(struct orch *o)
 {
@@ -148,6 +150,24 @@ static int within_budget(struct orch *o, struct store_tx *tx, int64_t active, in
 	return rc;
 }
 
+/* One run at a time may change a workspace, unless its session says otherwise. */
+static int session_free(struct store_tx *tx, const char *id, bool *ret, struct sbx_error *e)
+{
+	store_autosession s = { 0 };
+	int64_t active = 0;
+	int rc = store_tx_session_get(tx, id, &s, e);
+
+	*ret = true;
+	if (rc == -SBX_E_SESSION_NOT_FOUND) { /* it will fail, and say so */
+		sbx_error_clear(e);
+		return 0;
+	}
+	if (rc == 0 && !s.concurrent)
+		rc = store_tx_session_runs(tx, id, true, &active, e);
+	*ret = active == 0;
+	return rc;
+}
+
 int admit_allowed(struct orch *o, struct store_tx *tx, const struct store_run *r, bool *ret,
 		  struct sbx_error *e)
 {
@@ -177,10 +197,39 @@ int admit_allowed(struct orch *o, struct store_tx *tx, const struct store_run *r
 		if (n >= limits[s])
 			return 0;
 	}
+	if (r->session_id) {
+		bool is_free = false;
+		int rc = session_free(tx, r->session_id, &is_free, e);
+
+		if (rc < 0 || !is_free)
+			return rc;
+	}
 	return within_budget(o, tx, active, r->reserved_memory_mb, r->reserved_cpu_milli, ret, e);
 }
 
-/* The head of the next user's line that may start, beginning behind the user served last. */
+/* The first of a user's line that may start: what a persona, a workspace or a session holds back
+ * must not hold back the rest. */
+static int find_in_line(struct orch *o, struct store_tx *tx, const char *user,
+			struct store_run *run, bool *ret, struct sbx_error *e)
+{
+	int64_t after = 0;
+	int rc = 0;
+
+	for (int n = 0; n < LINE_DEPTH && rc == 0 && !*ret; n++) {
+		store_run_clear(run);
+		rc = store_tx_queue_head(tx, user, after, run, e);
+		if (rc == -SBX_E_RUN_NOT_FOUND) {
+			sbx_error_clear(e);
+			return 0;
+		}
+		if (rc == 0)
+			rc = admit_allowed(o, tx, run, ret, e);
+		after = run->row;
+	}
+	return rc;
+}
+
+/* The next user with a run that may start, beginning behind the user served last. */
 static int find_next(struct orch *o, struct store_tx *tx, struct store_run *run, bool *ret,
 		     struct sbx_error *e)
 {
@@ -211,10 +260,7 @@ static int find_next(struct orch *o, struct store_tx *tx, struct store_run *run,
 			first = strdup(user);
 		if (!first)
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
-		store_run_clear(run);
-		rc = store_tx_queue_head(tx, user, run, e);
-		if (rc == 0)
-			rc = admit_allowed(o, tx, run, ret, e);
+		rc = find_in_line(o, tx, user, run, ret, e);
 		if (rc < 0 || *ret)
 			return rc;
 	}

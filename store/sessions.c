@@ -150,18 +150,19 @@ static int list(struct store *s, enum sql_id id, const struct sql_value *args, s
 int store_session_list(struct store *s, const char *user, int64_t after, struct store_session *ret,
 		       size_t max, struct sbx_error *e)
 {
-	const struct sql_value args[] = { store_int(after), store_int((int64_t)max),
-					  store_text(user) };
-
-	return user ? list(s, SQL_SESSION_LIST_OWNER, args, 3, ret, e)
-		    : list(s, SQL_SESSION_LIST, args, 2, ret, e);
+	if (!user)
+		return list(s, SQL_SESSION_LIST,
+			    STORE_ARGS(store_int(after), store_int((int64_t)max)), ret, e);
+	return list(s, SQL_SESSION_LIST_OWNER,
+		    STORE_ARGS(store_text(user), store_int(after), store_int((int64_t)max)), ret,
+		    e);
 }
 
 int store_session_list_before(struct store *s, const char *user, int64_t before,
 			      struct store_session *ret, size_t max, struct sbx_error *e)
 {
 	return list(s, SQL_SESSION_LIST_BEFORE,
-		    STORE_ARGS(store_int(before), store_int((int64_t)max), store_text(user)), ret,
+		    STORE_ARGS(store_text(user), store_int(before), store_int((int64_t)max)), ret,
 		    e);
 }
 
@@ -369,16 +370,21 @@ int store_snapshot_list(struct store *s, const char *session_id, int64_t after,
 
 int store_tx_snapshot_drop(struct store_tx *tx, const char *id, bool *ret_done, struct sbx_error *e)
 {
+	store_autosession owner = { 0 };
 	store_autoquery q = { NULL, NULL };
-	const char *owner;
+	sbx_autofree char *session_id = NULL;
+	int64_t row;
 	int r = store_tx_first(tx, SQL_SNAPSHOT_DROP, STORE_ARGS(store_text(id)), &q, e);
 
 	*ret_done = r == 1;
 	if (r <= 0)
 		return r;
-	owner = store_col_text(&q, 1);
-	return store_tx_change(tx, "snapshot", store_col_int(&q, 0), id, "gone", "",
-			       owner ? owner : "", e);
+	row = store_col_int(&q, 0);
+	session_id = store_col_dup(&q, 1);
+	store_query_done(&q);
+	r = session_id ? store_tx_session_get(tx, session_id, &owner, e)
+		       : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a snapshot");
+	return r < 0 ? r : store_tx_change(tx, "snapshot", row, id, "gone", "", owner.user, e);
 }
 
 int store_tx_snapshot_totals(struct store_tx *tx, const char *session_id, int64_t *ret_n,

@@ -235,8 +235,9 @@ X(COUNT_GROUP, "runs_live_group",                                               
   "SELECT COUNT(*) FROM runs WHERE phase IN ($1, $2) AND workspace_group_id = $3 AND phase < 4")\
 X(QUEUE_NEXT_USER, "runs_live (phase=? AND owner>?)",                                           \
   "SELECT owner FROM runs WHERE owner > $1 AND " QUEUED " ORDER BY owner LIMIT 1")              \
-X(QUEUE_HEAD, "runs_live (phase=? AND owner=?)",                                                \
-  "SELECT " RUN_ROW " FROM runs WHERE owner = $1 AND " QUEUED " ORDER BY rid LIMIT 1")          \
+X(QUEUE_HEAD, "runs_live (phase=? AND owner=? AND rid>?)",                                                \
+  "SELECT " RUN_ROW " FROM runs WHERE owner = $1 AND rid > $2 AND " QUEUED " "                  \
+  "ORDER BY rid LIMIT 1")                                                                       \
 X(QUEUE_POSITION, "runs_live (phase=? AND owner=? AND rid<?)",                                  \
   "SELECT COUNT(*) FROM runs WHERE owner = $1 AND rid < $2 AND " QUEUED)                        \
 X(QUEUE_LATE, "runs_queue_expiry (queue_boot=? AND queue_expires_us<?)",                        \

@@ -34,25 +34,25 @@ X(SESSION_GET_ENTRY, "sqlite_autoindex_sessions_2 (owner=? AND entry=?)",       
 X(SESSION_LIST, "PRIMARY KEY",                                                                  \
   "SELECT " SESSION_ROW " FROM sessions WHERE rid > $1 ORDER BY rid LIMIT $2")                  \
 X(SESSION_LIST_OWNER, "sessions_owner (owner=? AND rid>?)",                                     \
-  "SELECT " SESSION_ROW " FROM sessions WHERE rid > $1 AND owner = $3 ORDER BY rid LIMIT $2")   \
+  "SELECT " SESSION_ROW " FROM sessions WHERE owner = $1 AND rid > $2 ORDER BY rid LIMIT $3")   \
 X(SESSION_LIST_BEFORE, "sessions_owner (owner=? AND rid<?)",                                    \
-  "SELECT " SESSION_ROW " FROM sessions WHERE rid < $1 AND owner = $3 "                         \
-  "ORDER BY rid DESC LIMIT $2")                                                                 \
+  "SELECT " SESSION_ROW " FROM sessions WHERE owner = $1 AND rid < $2 "                         \
+  "ORDER BY rid DESC LIMIT $3")                                                                 \
 X(SESSION_TIMES, "sqlite_autoindex_sessions_1 (id=?)",                                          \
   "UPDATE sessions SET expires_us = $1, ending_us = $2, "                                       \
   "changed_us = CASE WHEN changed_us >= $3 THEN changed_us + 1 ELSE $3 END WHERE id = $4 "      \
   "RETURNING rid, owner")                                                                       \
 X(SESSION_DROP, "sqlite_autoindex_sessions_1 (id=?)",                                           \
   "DELETE FROM sessions WHERE id = $1 RETURNING rid, owner")                                    \
-X(SESSION_RUNS, "runs_live_session (session_id=? AND phase=?)",                                 \
+X(SESSION_RUNS, "runs_live_session (session_id=?",                                           \
   "SELECT COUNT(*) FROM runs WHERE session_id = $1 AND phase IN (1, 2, 3) AND phase < 4")       \
-X(SESSION_RUNS_ACTIVE, "runs_live_session (session_id=? AND phase=?)",                          \
+X(SESSION_RUNS_ACTIVE, "runs_live_session (session_id=?",                                           \
   "SELECT COUNT(*) FROM runs WHERE session_id = $1 AND phase IN (2, 3) AND phase < 4")          \
 X(SESSION_EXPIRES, "sessions_expires",                                                          \
   "SELECT " SESSION_ROW " FROM sessions WHERE expires_us > 0 ORDER BY expires_us LIMIT $1")   \
 X(SESSION_ENDING, "sessions_ending",                                                            \
   "SELECT " SESSION_ROW " FROM sessions WHERE ending_us > 0 ORDER BY ending_us LIMIT $1")     \
-X(SESSION_LIVE, "runs_live_session (session_id=? AND phase=?)",                                 \
+X(SESSION_LIVE, "runs_live_session (session_id=?",                                           \
   "SELECT id FROM runs WHERE session_id = $1 AND phase IN (1, 2, 3) AND phase < 4")             \
 X(SNAPSHOT_INSERT, NULL,                                                                        \
   "INSERT INTO snapshots (id, name, session_id, digest, created_us, bytes, files) "             \
@@ -67,8 +67,7 @@ X(SNAPSHOT_LIST, "snapshots_session (session_id=? AND rid>?)",                  
   "SELECT " SNAPSHOT_ROW " FROM snapshots WHERE session_id = $1 AND rid > $2 "                  \
   "ORDER BY rid LIMIT $3")                                                                      \
 X(SNAPSHOT_DROP, "sqlite_autoindex_snapshots_1 (id=?)",                                         \
-  "DELETE FROM snapshots WHERE id = $1 "                                                        \
-  "RETURNING rid, (SELECT owner FROM sessions WHERE sessions.id = snapshots.session_id)")       \
+  "DELETE FROM snapshots WHERE id = $1 RETURNING rid, session_id")                              \
 X(SNAPSHOTS_DROP, "snapshots_session (session_id=?)",                                           \
   "DELETE FROM snapshots WHERE session_id = $1")                                                \
 X(SNAPSHOT_TOTALS, "snapshots_session (session_id=?)",                                          \

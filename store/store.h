@@ -209,11 +209,12 @@ int store_tx_set_reserved(struct store_tx *tx, const char *id, int64_t memory_mb
 /*
  * The queue. next_user: the first user after `after` (bytewise, wrapping round once is up to the
  * caller; NULL starts at the beginning) who has a queued run; *ret NULL when there is none.
- * head: that user's oldest queued run; RUN_NOT_FOUND when none. Both are index look-ups.
+ * head: that user's oldest queued run with row > after; RUN_NOT_FOUND when none. Both are index
+ * look-ups.
  */
 int store_tx_queue_next_user(struct store_tx *tx, const char *after, char **ret,
 			     struct sbx_error *e);
-int store_tx_queue_head(struct store_tx *tx, const char *user, struct store_run *ret,
+int store_tx_queue_head(struct store_tx *tx, const char *user, int64_t after, struct store_run *ret,
 			struct sbx_error *e);
 /* One queued run whose time in the queue is over: other boot id, or queue_expires_us < now.
  * RUN_NOT_FOUND when none. */

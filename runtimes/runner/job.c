@@ -473,6 +473,7 @@ bool job_run(struct runner *r, const struct orch_order *order)
 	struct job j = { .r = r,
 			 .generation = order->generation,
 			 .fds = { -1, -1, -1, -1, -1 },
+			 .plan = { .workspace = -1 },
 			 .feeder = { .fd = -1, .spool = -1 },
 			 .claimed_us = sbx_boot_us(),
 			 .deadline_us = INT64_MAX,

@@ -2,11 +2,14 @@
 /* From the effective spec to what a driver needs: limits, environment, files, image. */
 #include "runtimes/runner/runner_i.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fs.h"
 #include "orchestrator/image.h"
 #include "orchestrator/policy.h"
+#include "store/sessions.h"
 
 void plan_clear(struct plan_store *p)
 {
@@ -16,7 +19,9 @@ void plan_clear(struct plan_store *p)
 	free(p->files);
 	free(p->cwd);
 	free(p->image);
+	sbx_closep(&p->workspace);
 	memset(p, 0, sizeof(*p));
+	p->workspace = -1;
 }
 
 /* What a program finds in its environment unless the spec says otherwise (docs/spec.md). */
@@ -100,6 +105,21 @@ static void make_limits(const struct runner *r, const struct ms_run_spec *spec, 
 	l->strict = strcmp(spec->trust_level, "untrusted") == 0;
 }
 
+static int open_workspace(const struct runner *r, const char *session_id, struct plan_store *p,
+			  struct sbx_error *e)
+{
+	sbx_autoclose int dir = store_session_dir(r->store, session_id, false, e);
+
+	if (dir < 0)
+		return dir;
+	p->workspace = sbx_open_beneath(dir, "workspace", O_RDONLY | O_DIRECTORY, 0);
+	if (p->workspace < 0)
+		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, -p->workspace,
+				      "cannot open the session's workspace");
+	p->plan.workspace_fd = p->workspace;
+	return 0;
+}
+
 int plan_make(const struct runner *r, const struct store_run *run, const struct ms_run_spec *spec,
 	      struct plan_store *ret, struct sbx_error *e)
 {
@@ -128,5 +148,5 @@ int plan_make(const struct runner *r, const struct store_run *run, const struct 
 		strcmp(spec->network_policy, "allowlist") == 0 ? RT_NET_ALLOWLIST : RT_NET_DENY_ALL;
 	plan->stdin_open = spec->interactive || spec->stdin_len > 0;
 	plan->workspace_fd = -1;
-	return 0;
+	return spec->session_id ? open_workspace(r, spec->session_id, ret, e) : 0;
 }

@@ -41,6 +41,7 @@ struct plan_store {
 	struct rt_file *files;
 	char *cwd;
 	char *image;
+	int workspace; /* of the session; -1: none */
 };
 void plan_clear(struct plan_store *p);
 int plan_make(const struct runner *r, const struct store_run *run, const struct ms_run_spec *spec,

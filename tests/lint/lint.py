@@ -30,7 +30,7 @@ PARTS = {
                      "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_ session_ snapshot_ upload_ image_ "
                      "archive_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
-    "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h",
+    "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                          "runtimes/runtimes.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
                          "orchestrator/policy.h", "orchestrator/settings.h"),
                         "feeder_ plan_ outcome_ job_ glob_ collected_ collect_"),

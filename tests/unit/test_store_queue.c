@@ -62,7 +62,7 @@ static void queue__head_and_position_in_one_users_line(void **state)
 		OK(store_queue_position(f->s, "alice", row[3], &n, e));
 		assert_int_equal(n, 3 - i);
 		OK(store_begin(f->s, &tx, e));
-		OK(store_tx_queue_head(tx, "alice", &r, e));
+		OK(store_tx_queue_head(tx, "alice", 0, &r, e));
 		store_rollback(tx);
 		assert_string_equal(r.id, id[i]);
 		assert_true(claim(f->s, id[i], INT64_MAX));
@@ -72,7 +72,7 @@ static void queue__head_and_position_in_one_users_line(void **state)
 		struct store_tx *tx = NULL;
 
 		OK(store_begin(f->s, &tx, e));
-		FAILS(RUN_NOT_FOUND, store_tx_queue_head(tx, "alice", &r, e));
+		FAILS(RUN_NOT_FOUND, store_tx_queue_head(tx, "alice", 0, &r, e));
 		store_rollback(tx);
 	}
 }
