@@ -118,20 +118,6 @@ static bool drop_orphan(void *ctx, const char *id)
 	return !atomic_load(&o->stop);
 }
 
-static bool drop_orphan_session(void *ctx, const char *id)
-{
-	struct orch *o = ctx;
-	store_autosession s = { 0 };
-	/* Who makes or clones one holds its lock until the row is there. */
-	sbx_autoclose int lock = store_session_lock(o->store, id, true, 0);
-
-	if (lock >= 0 && store_session_get(o->store, id, &s, NULL) == -SBX_E_SESSION_NOT_FOUND) {
-		sbx_log(SBX_LOG_INFO, "removing a session directory without a row session=%s", id);
-		(void)store_session_dir_remove(o->store, id, NULL);
-	}
-	return !atomic_load(&o->stop);
-}
-
 /* ---- runners that are gone ---- */
 
 /* The mark of a dead runner is needed until the run that it had claimed is taken over. */
@@ -202,7 +188,7 @@ static int64_t housekeep(struct orch *o, bool first)
 	if (first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);
 	if (first)
-		(void)store_session_dirs(o->store, drop_orphan_session, o, NULL);
+		session_tidy(o);
 	session_keeper_poke(o); /* what another door left in the middle */
 	if (rc == 0)
 		rc = tell_again(o, &e);

@@ -9,6 +9,7 @@
  */
 #include "orchestrator/session_i.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -240,6 +241,52 @@ int orch_session_ending(struct orch *o, const char *id, enum orch_ending *ret, s
 				"\"session_id\":\"%s\"}",
 				(long long)live, id);
 	return -SBX_E_SESSION_DRAIN_TIMEOUT;
+}
+
+/* ---- what a crash left -------------------------------------------------------------------------
+ */
+
+/* Beside a workspace stand only the trees that are being made or taken away, under the lock. */
+static void tidy_beside(struct orch *o, const char *id)
+{
+	sbx_autoclose int dir = store_session_dir(o->store, id, false, NULL);
+	struct dirent *d;
+	DIR *list;
+
+	if (dir < 0)
+		return;
+	list = fdopendir(dir);
+	if (!list)
+		return;
+	(void)sbx_steal_fd(&dir);
+	while ((d = readdir(list)))
+		if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
+		    strcmp(d->d_name, "workspace") != 0)
+			(void)sbx_remove_tree(dirfd(list), d->d_name);
+	closedir(list);
+}
+
+static bool tidy_one(void *ctx, const char *id)
+{
+	struct orch *o = ctx;
+	store_autosession s = { 0 };
+	/* Who makes, fills or replaces one has its lock. */
+	sbx_autoclose int lock = store_session_lock(o->store, id, true, 0);
+	int rc = lock < 0 ? lock : store_session_get(o->store, id, &s, NULL);
+
+	if (rc == -SBX_E_SESSION_NOT_FOUND) {
+		sbx_log(SBX_LOG_INFO, "removing a session directory without a row session=%s", id);
+		(void)store_session_dir_remove(o->store, id, NULL);
+	} else if (rc == 0) {
+		tidy_beside(o, id);
+	}
+	return !atomic_load(&o->stop);
+}
+
+void session_tidy(struct orch *o)
+{
+	(void)store_session_dirs(o->store, tidy_one, o, NULL);
+	atomic_store(&o->garbage, true);
 }
 
 /* ---- the keeper --------------------------------------------------------------------------------

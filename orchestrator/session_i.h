@@ -33,6 +33,9 @@ int session_files_changed(struct orch *o, const struct store_session *s, struct 
 
 /* ---- session_end.c ---- */
 
+/* Removes what a crash left: directories without a row, and what stands beside a workspace. */
+void session_tidy(struct orch *o);
+
 /* The thread that ends sessions: those beyond their time, and those that are being destroyed. */
 int session_keeper_start(struct orch *o, struct sbx_error *e);
 void session_keeper_stop(struct orch *o);

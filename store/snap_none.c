@@ -67,3 +67,9 @@ int snap_of_tree(struct store *s, int tree, const char *previous, struct snap **
 	(void)s, (void)tree, (void)previous, (void)ret;
 	return none(e);
 }
+
+int snap_measure(int tree, struct snap_sums *ret, struct sbx_error *e)
+{
+	(void)tree, (void)ret;
+	return none(e);
+}

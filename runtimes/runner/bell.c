@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "store/snap.h"
 
 /* ---- stopping -------------------------------------------------------------------------------- */
 
@@ -129,6 +130,8 @@ void job_bell(struct job *j)
 	read_cancel(j);
 }
 
+#define MEASURE_EVERY_US (SBX_SECOND_US / 2)
+
 /* ---- time ------------------------------------------------------------------------------------ */
 
 void job_renew(struct job *j, int64_t now)
@@ -152,6 +155,26 @@ void job_renew(struct job *j, int64_t now)
 	}
 }
 
+/* The workspace of a session is a directory of the host's disk, which has no size of its own. What
+ * was written too much between two looks stays, but nothing more comes. A look at a large tree
+ * takes a twentieth of the time at most. */
+static void measure(struct job *j, int64_t now)
+{
+	const struct rt_limits *l = &j->plan.plan.limits;
+	struct snap_sums sums = { 0 };
+	int64_t took, rest = MEASURE_EVERY_US;
+
+	if (snap_measure(j->plan.workspace, &sums, NULL) == 0 &&
+	    (sums.bytes > l->workspace_bytes || sums.entries > l->workspace_inodes)) {
+		j->end.workspace_full = true;
+		job_kill(j);
+	}
+	took = sbx_boot_us() - now;
+	if (took * 20 > rest)
+		rest = took * 20;
+	j->measure_us = now + rest;
+}
+
 void job_timers(struct job *j)
 {
 	int64_t now = sbx_boot_us();
@@ -164,4 +187,6 @@ void job_timers(struct job *j)
 	}
 	if (now >= j->renew_us)
 		job_renew(j, now);
+	if (now >= j->measure_us)
+		measure(j, now);
 }

@@ -210,7 +210,7 @@ static void loop(struct job *j)
 		int64_t at = pump_stdin(j);
 		int n;
 
-		at = least(least(at, j->announce_us), j->deadline_us);
+		at = least(least(least(at, j->announce_us), j->deadline_us), j->measure_us);
 		arm(j, least(at, least(j->kill_us, j->renew_us)));
 		n = epoll_wait(j->r->epoll, ev, SBX_COUNT(ev), -1);
 		for (int i = 0; i < n; i++)
@@ -345,6 +345,8 @@ static int begin(struct job *j, struct sbx_error *e)
 	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
 	job_ctl(j); /* signals that came before there was anybody to take them */
 	j->announce_us = j->started_us + ANNOUNCE_US;
+	if (j->plan.workspace >= 0)
+		j->measure_us = j->announce_us;
 	return 0;
 }
 
@@ -430,7 +432,7 @@ static void finish(struct job *j)
 
 	if (j->executing) {
 		j->end.wall_us = sbx_boot_us() - j->started_us;
-		j->end.workspace_full = is_full(j->fds.workspace);
+		j->end.workspace_full |= is_full(j->fds.workspace);
 	}
 	close_streams(j);
 	crash_point("before_artifacts");
@@ -478,7 +480,8 @@ bool job_run(struct runner *r, const struct orch_order *order)
 			 .claimed_us = sbx_boot_us(),
 			 .deadline_us = INT64_MAX,
 			 .kill_us = INT64_MAX,
-			 .announce_us = INT64_MAX };
+			 .announce_us = INT64_MAX,
+			 .measure_us = INT64_MAX };
 	bool known = true;
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int rc;

@@ -22,6 +22,7 @@ struct job {
 	int64_t kill_us;     /* when TERM has had its grace; INT64_MAX: no TERM was sent */
 	int64_t announce_us; /* when the row is to say that it is running; INT64_MAX: it does */
 	int64_t renew_us;    /* next renewal of the lease */
+	int64_t measure_us;  /* next look at the size of a session's workspace; INT64_MAX: never */
 	int64_t ctl_off;     /* bytes of the ctl file already obeyed */
 	bool executing, reaped, lost_claim, wants_out;
 	bool log_broken; /* the log cannot be written any more; output is dropped */
