@@ -26,6 +26,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/crash.h"
+#include "store/snap.h"
 
 enum {
 	READ_CHUNK = 64 << 10,
@@ -285,6 +286,26 @@ static int take_sandbox(struct job *j, struct sbx_error *e)
 	return j->r->sandbox ? 0 : d->create(&j->r->host, &j->r->sandbox, e);
 }
 
+/* The files of the document go into a session's workspace, which has no size of its own. */
+static int check_room(const struct job *j, struct sbx_error *e)
+{
+	const struct rt_plan *p = &j->plan.plan;
+	struct snap_sums sums = { 0 };
+	int rc;
+
+	if (j->plan.workspace < 0 || !p->n_files)
+		return 0;
+	rc = snap_measure(j->plan.workspace, &sums, e);
+	for (size_t i = 0; i < p->n_files; i++)
+		sums.bytes += (int64_t)p->files[i].len;
+	if (rc == 0 && sums.bytes > p->limits.workspace_bytes)
+		rc = sbx_fail(e, SBX_E_WORKSPACE_CAP,
+			      "with the files of the run the workspace would have %lld bytes, the "
+			      "limit is %lld",
+			      (long long)sums.bytes, (long long)p->limits.workspace_bytes);
+	return rc;
+}
+
 /* From here on nobody executes the run again. */
 static int leave_mark(struct job *j, struct sbx_error *e)
 {
@@ -316,6 +337,8 @@ static int begin(struct job *j, struct sbx_error *e)
 	rc = take_sandbox(j, e);
 	tick(j);
 	j->r->last_limits = j->plan.plan.limits;
+	if (rc == 0)
+		rc = check_room(j, e);
 	if (rc == 0)
 		rc = j->r->driver->prepare(j->r->sandbox, &j->plan.plan, e);
 	if (rc < 0)
