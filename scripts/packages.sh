@@ -13,6 +13,7 @@ build_needs='
 cmd:gcc=gcc hdr:stdio.h=libc6-dev cmd:meson=meson cmd:ninja=ninja-build cmd:pkg-config=pkg-config
 pc:fuse3=libfuse3-dev cmd:fusermount3=fuse3 pc:json-c=libjson-c-dev pc:sqlite3=libsqlite3-dev
 pc:libseccomp=libseccomp-dev pc:inih=libinih-dev pc:libcrypto=libssl-dev
+pc:libarchive=libarchive-dev
 pc:cmocka=libcmocka-dev
 pc:libmicrohttpd=libmicrohttpd-dev pc:gnutls=libgnutls28-dev hdr:wslay/wslay.h=libwslay-dev pc:libjwt=libjwt-dev'
 
