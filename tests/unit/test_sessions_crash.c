@@ -206,6 +206,7 @@ static void stage(struct house *h, struct scene *sc)
 {
 	struct orch_session_made s;
 	store_autosnapshot shot = { 0 };
+	char gone[200];
 
 	MUST(make(h, &ann, "{\"base_image\":\"host\"}", "exp", &s, e));
 	memcpy(sc->session, s.id, sizeof(sc->session));
@@ -215,6 +216,8 @@ static void stage(struct house *h, struct scene *sc)
 	(void)snprintf(sc->snapshot, sizeof(sc->snapshot), "%s", shot.id);
 	fill(h, s.id, "new");
 	write_in(h, s.id, "more", "only in the new");
+	(void)snprintf(gone, sizeof(gone), "%s/sessions/%s/workspace/gone", h->dir, s.id);
+	assert_int_equal(unlink(gone), 0);
 }
 
 #ifdef SBX_CRASH_POINTS
