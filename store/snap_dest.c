@@ -126,6 +126,9 @@ static int copy_content(int from, int to, int64_t *ret_size)
 	}
 	r = sbx_copy_sparse(from, to, INT64_MAX, &copied);
 	*ret_size = (int64_t)copied;
+	/* It will be synced: the disk may begin while the next one is copied. */
+	if (r == 0 && copied >= SNAP_COPY_BUFFER)
+		(void)sync_file_range(to, 0, 0, SYNC_FILE_RANGE_WRITE);
 	return r;
 }
 

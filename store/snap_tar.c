@@ -17,7 +17,10 @@ struct tar {
 	const struct snap *n;
 	struct archive *out;
 	struct archive_entry *entry;
-	char *buffer; /* SNAP_COPY_BUFFER */
+	int fd;
+	bool broken;	   /* no more of it */
+	char *buffer;	   /* SNAP_COPY_BUFFER */
+	uint32_t *written; /* by the first record of a file: its record that came first, or 0 */
 };
 
 static int failed(struct tar *t, struct sbx_error *e)
@@ -71,8 +74,8 @@ static int describe(struct tar *t, uint32_t i, struct sbx_buf *path, struct sbx_
 	}
 	if (S_ISLNK(rec->mode))
 		archive_entry_set_symlink(t->entry, snap_target(t->n, i));
-	if (S_ISREG(rec->mode) && rec->first != i) {
-		if (path_of(t->n, rec->first, path) < 0)
+	if (S_ISREG(rec->mode) && t->written[rec->first]) {
+		if (path_of(t->n, t->written[rec->first], path) < 0)
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a path");
 		archive_entry_set_size(t->entry, 0);
 		archive_entry_set_hardlink(t->entry, path->data);
@@ -116,33 +119,63 @@ static int write_entry(struct tar *t, uint32_t i, struct sbx_buf *path, struct s
 	/* A warning is about a name that is no text; it is written as bytes. */
 	if (archive_write_header(t->out, t->entry) < ARCHIVE_WARN)
 		return failed(t, e);
-	if (S_ISREG(rec->mode) && rec->first == i && rec->size)
-		return write_content(t, i, e);
-	return 0;
+	if (!S_ISREG(rec->mode) || t->written[rec->first])
+		return 0;
+	t->written[rec->first] = i;
+	return rec->size ? write_content(t, i, e) : 0;
 }
 
-/* A directory has a smaller number than what is in it, and a file than its further names. */
+/* Depth first: whoever unpacks it sets the times of a directory when it comes to the next. */
 static int write_all(struct tar *t, struct sbx_error *e)
 {
 	sbx_autobuf path = SBX_BUF_INIT(2ul * SNAP_TEXT_MAX);
+	const struct snap_record *records = t->n->records;
+	uint32_t dir = 0, at = records[0].first;
 	int r = 0;
 
-	for (uint32_t i = 1; r == 0 && i < t->n->n; i++)
-		r = write_entry(t, i, &path, e);
+	while (r == 0) {
+		if (records[dir].count == 0 || at == records[dir].first + records[dir].count) {
+			if (dir == 0)
+				break;
+			at = dir + 1;
+			dir = records[dir].parent;
+			continue;
+		}
+		r = write_entry(t, at, &path, e);
+		if (S_ISDIR(records[at].mode)) {
+			dir = at;
+			at = records[dir].first;
+		} else {
+			at++;
+		}
+	}
 	return r;
 }
 
-static int begin(struct tar *t, int fd, struct sbx_error *e)
+/* libarchive writes an end mark when it is freed, which must not stand behind a part of a tree. */
+static la_ssize_t write_part(struct archive *a, void *ctx, const void *data, size_t len)
+{
+	struct tar *t = ctx;
+	int r = t->broken ? -EPIPE : sbx_write_all(t->fd, data, len);
+
+	if (r == 0)
+		return (la_ssize_t)len;
+	archive_set_error(a, -r, "cannot write");
+	return -1;
+}
+
+static int begin(struct tar *t, struct sbx_error *e)
 {
 	t->out = archive_write_new();
 	t->entry = archive_entry_new();
 	t->buffer = malloc(SNAP_COPY_BUFFER);
-	if (!t->out || !t->entry || !t->buffer)
+	t->written = calloc(t->n->n, sizeof(*t->written));
+	if (!t->out || !t->entry || !t->buffer || !t->written)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for an archive");
 	if (archive_write_set_format_pax(t->out) != ARCHIVE_OK ||
 	    archive_write_set_bytes_per_block(t->out, BLOCK) != ARCHIVE_OK ||
 	    archive_write_set_bytes_in_last_block(t->out, LAST_BLOCK) != ARCHIVE_OK ||
-	    archive_write_open_fd(t->out, fd) != ARCHIVE_OK)
+	    archive_write_open(t->out, t, NULL, write_part, NULL) != ARCHIVE_OK)
 		return failed(t, e);
 	return 0;
 }
@@ -150,7 +183,7 @@ static int begin(struct tar *t, int fd, struct sbx_error *e)
 int snap_export(struct store *s, const char *id, int fd, struct sbx_error *e)
 {
 	snap_auto struct snap *n = NULL;
-	struct tar t = { .s = s };
+	struct tar t = { .s = s, .fd = fd };
 	/* Names that are UTF-8 are written as such, whatever locale the program has. */
 	locale_t text = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0), old = (locale_t)0;
 	int r = snap_open(s, id, &n, e);
@@ -159,17 +192,17 @@ int snap_export(struct store *s, const char *id, int fd, struct sbx_error *e)
 		old = uselocale(text);
 	t.n = n;
 	if (r == 0)
-		r = begin(&t, fd, e);
+		r = begin(&t, e);
 	if (r == 0)
 		r = write_all(&t, e);
 	if (r == 0 && archive_write_close(t.out) != ARCHIVE_OK)
 		r = failed(&t, e);
-	if (r < 0 && t.out)
-		(void)archive_write_fail(t.out); /* no end mark behind a part of it */
+	t.broken = r < 0;
 	archive_entry_free(t.entry);
 	if (t.out)
 		(void)archive_write_free(t.out);
 	free(t.buffer);
+	free(t.written);
 	if (text) {
 		(void)uselocale(old);
 		freelocale(text);

@@ -347,7 +347,7 @@ static int visit_directory(struct snap_walk *w, uint32_t dir, int fd, uint32_t b
 	if (is_as_before(w, rec, before))
 		return keep_xattrs(w, rec, before, e);
 	r = snap_xattrs_read(w->now, fd, &rec->xattrs, &rec->xattrs_len, e);
-	return sbx_error_wrap(e, r, "'%s'", snap_where(w->now, dir, buf, sizeof(buf)));
+	return r < 0 ? sbx_error_wrap(e, r, "'%s'", snap_where(w->now, dir, buf, sizeof(buf))) : 0;
 }
 
 /* All entries of the directory in fd. */

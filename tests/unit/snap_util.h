@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <openssl/sha.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/xattr.h>
@@ -21,7 +22,7 @@ struct trees {
 
 static inline int trees_open(struct trees *t, const char *name)
 {
-	char path[128];
+	char path[256];
 
 	(void)snprintf(path, sizeof(path), "%s/%s", t->f.base, name);
 	if (mkdir(path, 0755) < 0)
@@ -47,7 +48,10 @@ static inline int trees_setup(void **state)
 static inline int trees_teardown(void **state)
 {
 	struct trees *t = *state;
+	char mounted[128];
 
+	(void)snprintf(mounted, sizeof(mounted), "%s/tree-b", t->f.base);
+	(void)umount2(mounted, MNT_DETACH); /* by a test that failed */
 	store_close(t->f.s);
 	(void)close(t->a);
 	(void)close(t->b);
