@@ -213,9 +213,9 @@ int snap_walk_count(struct snap_walk *w, int64_t bytes, struct sbx_error *e);
 /* The objects of one snapshot in the making. Until they are named nobody else sees them. */
 struct snap_objects {
 	struct store *s;
-	int dir;		 /* <dir>/objects */
-	char id[SBX_ID_LEN + 1]; /* of the snapshot: part of the temporary names */
-	struct snap_table known; /* hashes that were looked for */
+	int dir;		    /* <dir>/objects */
+	char token[SBX_ID_LEN + 1]; /* of the temporary names; nobody else has it */
+	struct snap_table known;    /* hashes that were looked for */
 	struct snap_object {
 		uint8_t hash[SNAP_HASH_LEN];
 		bool named;
@@ -228,8 +228,7 @@ struct snap_objects {
 	char *buffer; /* SNAP_COPY_BUFFER */
 	bool hash_only;
 };
-int snap_objects_init(struct snap_objects *o, struct store *s, const char *id, bool hash_only,
-		      struct sbx_error *e);
+int snap_objects_init(struct snap_objects *o, struct store *s, bool hash_only, struct sbx_error *e);
 void snap_objects_fini(struct snap_objects *o); /* removes what has no name yet */
 /* Reads fd to its end and keeps that, if nobody has it. Fails with WORKSPACE_CAP above max. */
 int snap_objects_put(struct snap_objects *o, int fd, int64_t max, uint8_t hash[SNAP_HASH_LEN],

@@ -68,7 +68,7 @@ int snap_storage(struct sbx_error *e, int err, const char *what)
 
 static void temporary_name(const struct snap_objects *o, uint32_t i, char out[64])
 {
-	(void)snprintf(out, 64, "new-%s-%u", o->id, i);
+	(void)snprintf(out, 64, "new-%s-%u", o->token, i);
 }
 
 static void object_name(const uint8_t hash[SNAP_HASH_LEN], char out[67])
@@ -79,11 +79,10 @@ static void object_name(const uint8_t hash[SNAP_HASH_LEN], char out[67])
 	(void)snprintf(out, 67, "%.2s/%s", hex, hex + 2);
 }
 
-int snap_objects_init(struct snap_objects *o, struct store *s, const char *id, bool hash_only,
-		      struct sbx_error *e)
+int snap_objects_init(struct snap_objects *o, struct store *s, bool hash_only, struct sbx_error *e)
 {
 	*o = (struct snap_objects){ .s = s, .dir = -1, .hash_only = hash_only };
-	(void)snprintf(o->id, sizeof(o->id), "%s", id);
+	sbx_id_new(o->token);
 	o->digest = EVP_MD_CTX_new();
 	o->kind = EVP_MD_fetch(NULL, "SHA256", NULL);
 	o->buffer = malloc(SNAP_COPY_BUFFER);
@@ -302,10 +301,10 @@ static int put_small(struct snap_objects *o, size_t size, uint8_t hash[SNAP_HASH
 		return r;
 	out = create(o);
 	r = out < 0 ? out : sbx_write_all(out, o->buffer, size);
-	if (r < 0)
-		discard(o);
-	else
+	if (r == 0)
 		accept(o, hash, (int64_t)size);
+	else if (out >= 0)
+		discard(o);
 	return r;
 }
 
@@ -325,7 +324,7 @@ static int put_large(struct snap_objects *o, int fd, int64_t max, uint8_t hash[S
 	*ret_size = t.done;
 	if (r == 1)
 		accept(o, hash, t.done);
-	else if (!o->hash_only)
+	else if (out >= 0)
 		discard(o);
 	return r < 0 ? r : 0;
 }

@@ -85,11 +85,6 @@ static int open_previous(struct store *s, const char *id, struct snap **ret, str
 	return 0;
 }
 
-static void manifest_name(const char *id, char out[64])
-{
-	(void)snprintf(out, 64, "new-%s", id);
-}
-
 /* Walked already: everything to the disk and to its name. */
 static int keep(struct snap_walk *w, struct snap_objects *o, int dir, const char *id,
 		struct sbx_error *e)
@@ -98,7 +93,7 @@ static int keep(struct snap_walk *w, struct snap_objects *o, int dir, const char
 	char name[64];
 	int r;
 
-	manifest_name(id, name);
+	(void)snprintf(name, sizeof(name), "new-%s", o->token);
 	fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0400);
 	if (fd < 0)
 		return snap_storage(e, errno, "make a manifest");
@@ -133,7 +128,7 @@ static int take_locked(struct store *s, int tree, const char *id, struct snap_wa
 
 	if (dir < 0)
 		return snap_storage(e, -dir, "open the directory of snapshots");
-	r = snap_objects_init(&objects, s, id, false, e);
+	r = snap_objects_init(&objects, s, false, e);
 	w->ctx = &objects;
 	if (r == 0)
 		r = snap_walk(w, tree, e);
@@ -191,7 +186,7 @@ int snap_of_tree(struct store *s, int tree, const char *previous, struct snap **
 	if (r < 0)
 		return r;
 	w.before = before;
-	r = snap_objects_init(&objects, s, "", true, e);
+	r = snap_objects_init(&objects, s, true, e);
 	if (r == 0)
 		r = snap_walk(&w, tree, e);
 	if (r == 0)

@@ -390,7 +390,7 @@ static void check_objects(struct trees *t, const char *id)
 
 static void take__of_a_tree_that_changes(void **state)
 {
-	enum { ROUNDS = 40 };
+	enum { ROUNDS = 15 };
 	struct trees *t = *state;
 	struct swapper s = { .dir = t->a };
 	pthread_t thread;

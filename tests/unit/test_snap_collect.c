@@ -219,6 +219,70 @@ static void take__of_several_processes_share_objects(void **state)
 	}
 }
 
+/* ---- killed ---- */
+
+static void kill_at(struct trees *t, const char *point, const char *id)
+{
+	pid_t pid = fork();
+	int status = 0;
+
+	if (pid == 0) {
+		struct rows rows = { { t->ids[0] } };
+		struct snap_sums sums;
+		int64_t freed;
+
+		if (setenv("SBX_CRASH_AT", point, 1) < 0 ||
+		    snap_take(t->f.s, t->a, id, t->ids[0], NULL, &sums, NULL) < 0 ||
+		    snap_collect(t->f.s, is_known, &rows, &freed, NULL) < 0 ||
+		    snap_make(t->f.s, t->ids[0], t->b, (uid_t)-1, (gid_t)-1, NULL) < 0)
+			_exit(1);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status));
+	assert_int_equal(WTERMSIG(status), SIGKILL);
+}
+
+static void crash__leaves_only_what_is_whole_or_garbage(void **state)
+{
+	static const char *const points[] = {
+		"snap_written", "snap_synced",	     "snap_objects_named",   "snap_named",
+		"snap_settled", "snap_collect_read", "snap_collect_removed", "snap_made",
+	};
+	struct trees *t = *state;
+	struct rows rows = { { t->ids[0] } };
+	int64_t freed;
+
+#ifndef SBX_CRASH_POINTS
+	skip();
+#endif
+	fill(t->a);
+	(void)take(t, 0, NULL);
+	for (size_t i = 0; i < SBX_COUNT(points); i++) {
+		char id[SBX_ID_LEN + 1], path[256];
+
+		sbx_id_new(id);
+		puts_at(t->a, "changed", points[i]);
+		kill_at(t, points[i], id);
+		manifest_path(t, id, path);
+		/* A manifest that is there is whole, and so is what it names. */
+		if (access(path, F_OK) == 0) {
+			snap_dest_undo(t->b);
+			OK(snap_make(t->f.s, id, t->b, (uid_t)-1, (gid_t)-1, e));
+			(void)same_tree(t->a, t->b);
+		}
+		OK(snap_collect(t->f.s, is_known, &rows, &freed, e));
+		assert_int_equal(count_files(t, "snapshots", NULL), 1);
+		assert_int_equal(count_files(t, "objects", NULL), 6);
+		assert_int_equal(unlinkat(t->a, "changed", 0), 0);
+		snap_dest_undo(t->b);
+		OK(snap_make(t->f.s, t->ids[0], t->b, (uid_t)-1, (gid_t)-1, e));
+		set_mtime(t->a, ".", 1700000000, 43);
+		(void)same_tree(t->a, t->b);
+		snap_dest_undo(t->b);
+	}
+}
+
 /* ---- a full disk ---- */
 
 static void take__on_a_full_disk(void **state)
@@ -290,6 +354,7 @@ int main(void)
 		SNAP_TEST(collect__is_kept_away),
 		SNAP_TEST(collect__beside_those_who_take),
 		SNAP_TEST(take__of_several_processes_share_objects),
+		SNAP_TEST(crash__leaves_only_what_is_whole_or_garbage),
 		SNAP_TEST(take__on_a_full_disk),
 	};
 
