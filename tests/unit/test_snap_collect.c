@@ -96,7 +96,7 @@ static void collect__removes_nothing_when_it_cannot_know(void **state)
 	puts_at(t->a, "f", "2");
 	(void)take(t, 1, NULL);
 	manifest_path(t, t->ids[0], path);
-	assert_int_equal(truncate(path, 90), 0);
+	cut(path, 90);
 	FAILS(STORE_UNAVAILABLE, snap_collect(t->f.s, all_known, NULL, &freed, e));
 	assert_true(has_object(t, "1") && has_object(t, "2"));
 	snap_drop(t->f.s, t->ids[0]);
@@ -217,6 +217,34 @@ static void take__of_several_processes_share_objects(void **state)
 		(void)same_tree(t->a, t->b);
 		snap_dest_undo(t->b);
 	}
+}
+
+static void take__of_several_processes_with_one_id(void **state)
+{
+	struct trees *t = *state;
+	int first = 0, others = 0;
+	pid_t pids[4];
+
+	fill(t->a);
+	for (size_t i = 0; i < SBX_COUNT(pids); i++) {
+		pids[i] = fork();
+		if (pids[i] == 0) {
+			struct snap_sums sums;
+
+			_exit(-snap_take(t->f.s, t->a, t->ids[0], NULL, NULL, &sums, NULL));
+		}
+	}
+	for (size_t i = 0; i < SBX_COUNT(pids); i++) {
+		int status = wait_child(pids[i]);
+
+		first += status == 0;
+		others += status == SBX_E_ENTRY_EXISTS;
+	}
+	assert_int_equal(first, 1);
+	assert_int_equal(others, 3);
+	assert_int_equal(count_files(t, "snapshots", NULL), 1);
+	OK(snap_make(t->f.s, t->ids[0], t->b, (uid_t)-1, (gid_t)-1, e));
+	(void)same_tree(t->a, t->b);
 }
 
 /* ---- killed ---- */
@@ -354,6 +382,7 @@ int main(void)
 		SNAP_TEST(collect__is_kept_away),
 		SNAP_TEST(collect__beside_those_who_take),
 		SNAP_TEST(take__of_several_processes_share_objects),
+		SNAP_TEST(take__of_several_processes_with_one_id),
 		SNAP_TEST(crash__leaves_only_what_is_whole_or_garbage),
 		SNAP_TEST(take__on_a_full_disk),
 	};
