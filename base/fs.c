@@ -347,6 +347,20 @@ static int sweep_dir(int fd, char name[SBX_NAME_MAX + 1])
 	return found;
 }
 
+/* Moves a directory to `root` under a name that is free there: one that was killed before us may
+ * have had our process number, and what we remove may be made of such names. */
+static int move_up(int sub, const char *name, int root, unsigned *serial)
+{
+	char moved[64];
+	int r;
+
+	do {
+		(void)snprintf(moved, sizeof(moved), ".rm-%d-%u", (int)getpid(), (*serial)++);
+		r = renameat(sub, name, root, moved) < 0 ? -errno : 0;
+	} while (r == -EEXIST || r == -ENOTEMPTY || r == -ENOTDIR);
+	return r;
+}
+
 static int open_dir_for_removal(int at, const char *name)
 {
 	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -382,7 +396,7 @@ int sbx_remove_tree(int dirfd, const char *name)
 	if (root < 0)
 		return root == -ENOENT ? 0 : root;
 	for (;;) {
-		char child[SBX_NAME_MAX + 1], grand[SBX_NAME_MAX + 1], moved[64];
+		char child[SBX_NAME_MAX + 1], grand[SBX_NAME_MAX + 1];
 		sbx_autoclose int sub = -1;
 
 		r = sweep_dir(root, child);
@@ -392,15 +406,12 @@ int sbx_remove_tree(int dirfd, const char *name)
 		if (sub < 0)
 			return sub;
 		while ((r = sweep_dir(sub, grand)) == 1) {
-			(void)snprintf(moved, sizeof(moved), ".rm-%d-%u", (int)getpid(), serial++);
-			if (renameat(sub, grand, root, moved) < 0) {
-				if (errno != EACCES && errno != EPERM)
-					return -errno;
-				/* moving a directory rewrites its "..", so it must be writable */
-				if (fchmodat(sub, grand, 0700, 0) < 0 ||
-				    renameat(sub, grand, root, moved) < 0)
-					return -errno;
-			}
+			r = move_up(sub, grand, root, &serial);
+			/* moving a directory rewrites its "..", so it must be writable */
+			if ((r == -EACCES || r == -EPERM) && fchmodat(sub, grand, 0700, 0) == 0)
+				r = move_up(sub, grand, root, &serial);
+			if (r < 0)
+				return r;
 		}
 		if (r < 0)
 			return r;

@@ -245,6 +245,27 @@ static void fs__removes_deep_and_hostile_trees(void **state)
 	assert_int_equal(sbx_remove_tree(AT_FDCWD, dir), 0); /* nothing there is success */
 }
 
+/* What one that was killed left, and a later process has its number; or somebody who knows. */
+static void fs__removes_names_like_its_own(void **state)
+{
+	char dir[] = "/tmp/sbx-base-XXXXXX", path[64];
+	sbx_autoclose int fd = -1;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	for (int i = 0; i < 3; i++) {
+		(void)snprintf(path, sizeof(path), ".rm-%d-%d/a/b/c", (int)getpid(), i);
+		assert_int_equal(sbx_mkdirs_beneath(fd, path, 0700), 0);
+	}
+	(void)snprintf(path, sizeof(path), "d/.rm-%d-4", (int)getpid());
+	assert_int_equal(sbx_mkdirs_beneath(fd, "d/e/f/g", 0700), 0);
+	assert_int_equal(symlinkat("nowhere", fd, path), 0);
+	assert_int_equal(sbx_remove_tree(AT_FDCWD, dir), 0);
+	assert_int_equal(access(dir, F_OK), -1);
+}
+
 static void fs__copies_holes(void **state)
 {
 	char a[] = "/tmp/sbx-base-XXXXXX", b[] = "/tmp/sbx-base-XXXXXX";
@@ -311,6 +332,7 @@ int main(void)
 		cmocka_unit_test(path__problems),
 		cmocka_unit_test(fs__opens_nothing_outside),
 		cmocka_unit_test(fs__removes_deep_and_hostile_trees),
+		cmocka_unit_test(fs__removes_names_like_its_own),
 		cmocka_unit_test(fs__copies_holes),
 		cmocka_unit_test(errors__table_is_complete_and_distinct),
 		cmocka_unit_test(errors__keep_code_and_details),
