@@ -485,21 +485,21 @@ int dispatch_start(struct orch *o, struct sbx_error *e)
 		loop_close(&o->loop);
 		return r;
 	}
+	r = session_keeper_start(o, e); /* the others poke it */
+	if (r < 0)
+		return r;
 	r = dispatch_start_thread(&o->dispatcher, dispatcher, o);
 	o->dispatching = r == 0;
 	if (r == 0) {
 		r = dispatch_start_thread(&o->janitor, janitor_thread, o);
 		o->cleaning = r == 0;
 	}
-	if (r == 0)
-		return session_keeper_start(o, e);
 	return r == 0 ? 0 : sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
 }
 
 void dispatch_stop(struct orch *o)
 {
 	atomic_store(&o->stop, true);
-	session_keeper_stop(o);
 	if (o->cleaning) {
 		janitor_wake(o);
 		pthread_join(o->janitor, NULL);
@@ -511,5 +511,6 @@ void dispatch_stop(struct orch *o)
 		o->dispatching = false;
 		loop_close(&o->loop);
 	}
+	session_keeper_stop(o); /* after those that poke it */
 	o->pool = pool_free(o->pool);
 }

@@ -166,14 +166,14 @@ void janitor_runners(struct orch *o)
 	(void)store_runners(o->store, drop_runner, o, NULL);
 }
 
-/* One round. Returns microseconds until the next. */
-static int64_t housekeep(struct orch *o, bool first)
+/* One round. Returns microseconds until the next. *first: none was done yet, by this door. */
+static int64_t housekeep(struct orch *o, bool *first)
 {
 	const struct orch_settings *st = orch_settings(o);
 	int64_t interval = st->artifact_janitor_interval_sec * SBX_SECOND_US;
 	sbx_autoclose int lock = store_lock(o->store, "janitor.lock");
 	sbx_autoerror e = SBX_ERROR_INIT;
-	bool more = false, look = st->artifact_janitor_background_enabled || first;
+	bool more = false, look = st->artifact_janitor_background_enabled || *first;
 	int rc = 0;
 
 	if (interval < SBX_SECOND_US)
@@ -185,10 +185,11 @@ static int64_t housekeep(struct orch *o, bool first)
 	if (rc == 0)
 		rc = prune(o, look, &more, &e);
 	janitor_runners(o);
-	if (first)
+	if (*first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);
-	if (first)
+	if (*first)
 		session_tidy(o);
+	*first = false;
 	session_keeper_poke(o); /* what another door left in the middle */
 	if (rc == 0)
 		rc = tell_again(o, &e);
@@ -213,10 +214,9 @@ void *janitor_thread(void *arg)
 	bool first = true;
 
 	while (!atomic_load(&o->stop)) {
-		int64_t wait = housekeep(o, first);
+		int64_t wait = housekeep(o, &first);
 		struct timespec at;
 
-		first = false;
 		(void)clock_gettime(CLOCK_MONOTONIC, &at);
 		at.tv_sec += wait / SBX_SECOND_US;
 		pthread_mutex_lock(&o->janitor_lock);

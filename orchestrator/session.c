@@ -76,11 +76,14 @@ int session_lock(struct orch *o, const char *id, bool exclusive, int wait_ms, st
 	if (fd < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -fd,
 				      "cannot lock the workspace of session %s", id);
-	/* Whoever had it may have been the one who destroyed the session. */
+	/* Whoever had it may have been the one who destroyed the session, and then its file is one
+	 * that we have just made. */
 	rc = store_session_get(o->store, id, &s, e);
+	if (rc == -SBX_E_SESSION_NOT_FOUND)
+		(void)store_session_dir_remove(o->store, id, NULL);
 	if (rc < 0)
 		return rc;
-	return s.ending_us && !is_over(&s) ? not_found(id, e) : sbx_steal_fd(&fd);
+	return s.ending_us || is_over(&s) ? not_found(id, e) : sbx_steal_fd(&fd);
 }
 
 int session_has_runs(const char *id, int64_t n, struct sbx_error *e)
@@ -110,15 +113,21 @@ int64_t session_expiry(struct orch *o)
 	return ttl > 0 ? sbx_now_us() + ttl * SBX_SECOND_US : 0;
 }
 
+uid_t session_owner(const struct store_session *s)
+{
+	/* The sandboxes of an ordinary user's service run as that user, whoever asked for them. */
+	return s->uid > 0 && geteuid() == 0 ? (uid_t)s->uid : (uid_t)-1;
+}
+
 /* The files in it are the user's, who has no right in the directories above. */
 static int make_directory(struct orch *o, const struct store_session *s, struct sbx_error *e)
 {
 	sbx_autoclose int dir = store_session_dir(o->store, s->id, true, e);
+	uid_t uid = session_owner(s);
 
 	if (dir < 0)
 		return dir;
-	if (s->uid >= 0 && (uid_t)s->uid != geteuid() &&
-	    fchownat(dir, "workspace", (uid_t)s->uid, (gid_t)s->uid, AT_SYMLINK_NOFOLLOW) < 0)
+	if (uid != (uid_t)-1 && fchownat(dir, "workspace", uid, uid, AT_SYMLINK_NOFOLLOW) < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
 				      "cannot give the workspace to its user");
 	if (fsync(dir) < 0)
@@ -127,12 +136,27 @@ static int make_directory(struct orch *o, const struct store_session *s, struct 
 	return 0;
 }
 
-static int insert(struct orch *o, struct store_session *s, bool must, struct sbx_error *e)
+static int64_t key_horizon(struct orch *o)
+{
+	return sbx_now_us() - orch_settings(o)->idempotency_ttl_sec * SBX_SECOND_US;
+}
+
+/* The key and the row come together, so that a crash leaves no session that its key does not know.
+ */
+static int insert(struct orch *o, struct store_session *s, bool must, struct session_key *key,
+		  struct sbx_error *e)
 {
 	store_autotx struct store_tx *tx = NULL;
-	bool taken = false;
+	bool taken = false, fresh = true;
 	int rc = store_begin(o->store, &tx, e);
 
+	if (rc == 0 && key && key->text)
+		rc = store_tx_idem_put(tx, "sessions", s->user, key->text, key->print, s->id,
+				       sbx_now_us(), key_horizon(o), &fresh, &key->prior, e);
+	if (!fresh) {
+		key->taken = true;
+		return rc;
+	}
 	if (rc == 0)
 		rc = store_tx_session_insert(tx, s, &taken, e);
 	if (rc == 0 && taken && must)
@@ -145,8 +169,17 @@ static int insert(struct orch *o, struct store_session *s, bool must, struct sbx
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
 }
 
+/* Not after a commit of which it is only unknown whether it will last. */
+static void take_back(struct orch *o, const char *id)
+{
+	store_autosession s = { 0 };
+
+	if (store_session_get(o->store, id, &s, NULL) == -SBX_E_SESSION_NOT_FOUND)
+		(void)store_session_dir_remove(o->store, id, NULL);
+}
+
 int session_put(struct orch *o, struct store_session *s, const char *entry, bool keep_workspace,
-		struct sbx_error *e)
+		struct session_key *key, struct sbx_error *e)
 {
 	const char *name = entry ? entry : s->name;
 	sbx_autoclose int lock = -1;
@@ -163,14 +196,18 @@ int session_put(struct orch *o, struct store_session *s, const char *entry, bool
 	/* The directory first: a row promises one. What a crash leaves between them has no row, and
 	 * the janitor removes what is not locked. */
 	lock = store_session_lock(o->store, s->id, false, 0);
+	if (lock < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -lock,
+				      "cannot lock the workspace of a new session");
+	crash_point("door_session_locked");
 	if (!keep_workspace)
 		rc = make_directory(o, s, e);
 	crash_point("door_session_directory");
 	if (rc == 0)
-		rc = insert(o, s, entry != NULL, e);
+		rc = insert(o, s, entry != NULL, key, e);
 	crash_point("door_session_inserted");
-	if (rc < 0)
-		(void)store_session_dir_remove(o->store, s->id, NULL);
+	if (rc < 0 || (key && key->taken))
+		take_back(o, s->id);
 	return rc;
 }
 
@@ -180,24 +217,25 @@ int session_put(struct orch *o, struct store_session *s, const char *entry, bool
 struct creation {
 	struct ms_run_spec *spec;
 	struct store_session s;
-	char key_print[65];
-	const char *key; /* borrowed */
+	struct session_key key;
 };
 
 static void creation_free(struct creation *c)
 {
 	ms_run_free(c->spec);
 	store_session_clear(&c->s);
+	store_idem_clear(&c->key.prior);
 }
 
-static int replay(struct orch *o, const struct creation *c, const struct store_idem *prior,
-		  struct orch_session_made *ret, struct sbx_error *e)
+static int replay(struct orch *o, const struct session_key *key, struct orch_session_made *ret,
+		  struct sbx_error *e)
 {
+	const struct store_idem *prior = &key->prior;
 	store_autosession s = { 0 };
 	int rc;
 
-	if (strcmp(prior->fingerprint, c->key_print) != 0)
-		return submit_conflict("session", c->key, prior, e);
+	if (strcmp(prior->fingerprint, key->print) != 0)
+		return submit_conflict("session", key->text, prior, e);
 	rc = store_session_get(o->store, prior->object_id, &s, e);
 	if (rc < 0)
 		return rc;
@@ -207,21 +245,13 @@ static int replay(struct orch *o, const struct creation *c, const struct store_i
 	return 0;
 }
 
-static int look_up_key(struct orch *o, const struct orch_principal *p, const struct creation *c,
-		       bool *ret_found, struct orch_session_made *ret, struct sbx_error *e)
+/* Before policy: a replay is answered whatever became of that since. */
+static int look_up_key(struct orch *o, const struct orch_principal *p, struct session_key *key,
+		       struct sbx_error *e)
 {
-	int64_t horizon = sbx_now_us() - orch_settings(o)->idempotency_ttl_sec * SBX_SECOND_US;
-	struct store_idem prior = { 0 };
-	int rc = 0;
-
-	*ret_found = false;
-	if (c->key)
-		rc = store_idem_get(o->store, "sessions", p->user, c->key, horizon, ret_found,
-				    &prior, e);
-	if (rc == 0 && *ret_found)
-		rc = replay(o, c, &prior, ret, e);
-	store_idem_clear(&prior);
-	return rc;
+	return key->text ? store_idem_get(o->store, "sessions", p->user, key->text, key_horizon(o),
+					  &key->taken, &key->prior, e)
+			 : 0;
 }
 
 static int parse(struct orch *o, const struct orch_request *rq, struct creation *c,
@@ -236,17 +266,17 @@ static int parse(struct orch *o, const struct orch_request *rq, struct creation 
 
 	if (rc < 0)
 		return rc;
-	c->key = rq->idempotency_key ? rq->idempotency_key : c->spec->idempotency_key;
-	if (!c->key)
+	c->key.text = rq->idempotency_key ? rq->idempotency_key : c->spec->idempotency_key;
+	if (!c->key.text)
 		return 0;
-	if (strlen(c->key) > MS_KEY_MAX || !*c->key)
+	if (strlen(c->key.text) > MS_KEY_MAX || !*c->key.text)
 		return sbx_fail(e, SBX_E_INVALID_SPEC,
-				"idempotency_key: found %zu bytes, allowed 1 to %d", strlen(c->key),
-				MS_KEY_MAX);
+				"idempotency_key: found %zu bytes, allowed 1 to %d",
+				strlen(c->key.text), MS_KEY_MAX);
 	canonical = ms_session_canonical(c->spec);
 	if (!canonical)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the document");
-	submit_fingerprint(canonical, c->key_print);
+	submit_fingerprint(canonical, c->key.print);
 	return 0;
 }
 
@@ -292,68 +322,27 @@ static int fill(struct orch *o, const struct orch_principal *p, struct creation 
 	return 0;
 }
 
-/* The key is the last to come: of two that ask at once, the second finds it taken, and its own
- * session goes again. */
-static int claim_key(struct orch *o, const struct orch_principal *p, const struct creation *c,
-		     bool *ret_fresh, struct orch_session_made *ret, struct sbx_error *e)
-{
-	int64_t now = sbx_now_us();
-	store_autotx struct store_tx *tx = NULL;
-	struct store_idem prior = { 0 };
-	int rc;
-
-	*ret_fresh = true;
-	if (!c->key)
-		return 0;
-	rc = store_begin(o->store, &tx, e);
-	if (rc == 0)
-		rc = store_tx_idem_put(tx, "sessions", p->user, c->key, c->key_print, c->s.id, now,
-				       now - orch_settings(o)->idempotency_ttl_sec * SBX_SECOND_US,
-				       ret_fresh, &prior, e);
-	if (rc == 0 && *ret_fresh)
-		return store_commit(sbx_steal(&tx), true, e);
-	store_rollback(sbx_steal(&tx));
-	if (rc == 0)
-		rc = replay(o, c, &prior, ret, e);
-	store_idem_clear(&prior);
-	return rc;
-}
-
-static void undo(struct orch *o, const char *id)
-{
-	store_autotx struct store_tx *tx = NULL;
-
-	if (store_begin(o->store, &tx, NULL) == 0 && store_tx_session_drop(tx, id, NULL) == 0 &&
-	    store_commit(sbx_steal(&tx), true, NULL) == 0)
-		(void)store_session_dir_remove(o->store, id, NULL);
-}
-
 int orch_session_create(struct orch *o, const struct orch_principal *p,
 			const struct orch_request *rq, const char *entry,
 			struct orch_session_made *ret, struct sbx_error *e)
 {
 	__attribute__((cleanup(creation_free))) struct creation c = { 0 };
-	bool found = false, fresh = true;
 	int rc;
 
 	memset(ret, 0, sizeof(*ret));
 	rc = parse(o, rq, &c, e);
 	if (rc == 0)
-		rc = look_up_key(o, p, &c, &found, ret, e);
-	if (rc < 0 || found)
-		return rc;
-	rc = apply_policy(o, c.spec, e);
-	if (rc == 0)
+		rc = look_up_key(o, p, &c.key, e);
+	if (rc == 0 && !c.key.taken)
+		rc = apply_policy(o, c.spec, e);
+	if (rc == 0 && !c.key.taken)
 		rc = fill(o, p, &c, e);
-	if (rc == 0)
-		rc = session_put(o, &c.s, entry, false, e);
+	if (rc == 0 && !c.key.taken)
+		rc = session_put(o, &c.s, entry, false, &c.key, e);
 	if (rc < 0)
 		return rc;
-	rc = claim_key(o, p, &c, &fresh, ret, e);
-	if (rc < 0 || !fresh) {
-		undo(o, c.s.id);
-		return rc;
-	}
+	if (c.key.taken)
+		return replay(o, &c.key, ret, e);
 	(void)snprintf(ret->id, sizeof(ret->id), "%s", c.s.id);
 	ret->row = c.s.row;
 	return 0;
@@ -365,6 +354,7 @@ int orch_session_extend(struct orch *o, const struct orch_principal *p, const ch
 	int64_t ttl = orch_settings(o)->session_ttl_sec;
 	store_autotx struct store_tx *tx = NULL;
 	store_autosession s = { 0 };
+	store_autosession now = { 0 };
 	int rc = session_usable(o, p, id, &s, e);
 
 	if (rc < 0)
@@ -374,6 +364,11 @@ int orch_session_extend(struct orch *o, const struct orch_principal *p, const ch
 				(long long)seconds, ttl > 0 ? "1 to " : "0 (for ever) to ",
 				ttl > 0 ? (long long)ttl : 31536000LL);
 	rc = store_begin(o->store, &tx, e);
+	/* It may have begun to end since, and nothing takes that back. */
+	if (rc == 0)
+		rc = store_tx_session_get(tx, id, &now, e);
+	if (rc == 0 && (now.ending_us || is_over(&now)))
+		rc = not_found(id, e);
 	if (rc == 0)
 		rc = store_tx_session_times(
 			tx, id, seconds ? sbx_now_us() + seconds * SBX_SECOND_US : 0, 0, e);

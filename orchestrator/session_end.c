@@ -33,46 +33,82 @@ enum {
 /* ---- one session ------------------------------------------------------------------------------
  */
 
+/* All that are there: none comes any more. */
 static void cancel_runs(struct orch *o, const struct store_session *s)
 {
 	struct orch_principal owner = { .uid = -1, .admin = true, .door = "local" };
 	char *ids[BATCH];
-	int n = store_session_live(o->store, s->id, ids, BATCH, NULL);
+	int n, rc = 0;
 
 	(void)snprintf(owner.user, sizeof(owner.user), "%s", s->user);
-	for (int i = 0; i < n; i++) {
-		bool done;
+	do {
+		n = store_session_uncancelled(o->store, s->id, ids, BATCH, NULL);
+		for (int i = 0; i < n; i++) {
+			bool done;
 
-		(void)orch_run_cancel(o, &owner, ids[i], STORE_CANCEL_TERM, &done, NULL);
-		free(ids[i]);
-	}
+			if (rc == 0)
+				rc = orch_run_cancel(o, &owner, ids[i], STORE_CANCEL_TERM, &done,
+						     NULL);
+			free(ids[i]);
+		}
+	} while (n == BATCH && rc == 0);
 }
 
-static int set_ending(struct orch *o, const struct store_session *s, int64_t until_us,
-		      struct sbx_error *e)
-{
-	store_autotx struct store_tx *tx = NULL;
-	int rc = store_begin(o->store, &tx, e);
+enum decision {
+	BEGIN,	/* to end */
+	EXPIRE, /* the same, if it still is beyond its time */
+	STAY,	/* give it up */
+	FINISH, /* no run is left, and none comes any more: from here on it cannot stay */
+};
 
-	if (rc == 0)
-		rc = store_tx_session_times(tx, s->id, s->expires_us, until_us, e);
-	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
-}
-
-/* No run is left, and none comes any more: from here on it cannot stay. */
-static int make_final(struct orch *o, const struct store_session *s, bool *ret, struct sbx_error *e)
+/* What holds only while the row is what it was: another thread or door may have decided, too. */
+static int may(struct store_tx *tx, const struct store_session *now, enum decision what, bool *ret,
+	       struct sbx_error *e)
 {
-	store_autotx struct store_tx *tx = NULL;
 	int64_t live = 0;
+	int rc = 0;
+
+	switch (what) {
+	case BEGIN:
+		*ret = !now->ending_us;
+		break;
+	case EXPIRE:
+		*ret = !now->ending_us && now->expires_us && now->expires_us <= sbx_now_us();
+		break;
+	case STAY:
+		*ret = now->ending_us && now->ending_us != STORE_ENDING_FINAL;
+		break;
+	case FINISH:
+		rc = store_tx_session_runs(tx, now->id, false, &live, e);
+		*ret = rc == 0 && live == 0 && now->ending_us &&
+		       now->ending_us != STORE_ENDING_FINAL;
+		break;
+	}
+	return rc;
+}
+
+/* Writes a decision down, unless it came too late. s then has the times that the row has. */
+static int decide(struct orch *o, struct store_session *s, enum decision what, int64_t ending_us,
+		  struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	store_autosession now = { 0 };
+	bool yes = false;
 	int rc = store_begin(o->store, &tx, e);
 
 	if (rc == 0)
-		rc = store_tx_session_runs(tx, s->id, false, &live, e);
-	*ret = rc == 0 && live == 0;
-	if (!*ret)
+		rc = store_tx_session_get(tx, s->id, &now, e);
+	if (rc == 0)
+		rc = may(tx, &now, what, &yes, e);
+	if (rc == 0 && yes)
+		rc = store_tx_session_times(tx, s->id, now.expires_us, ending_us, e);
+	if (rc == 0 && yes)
+		rc = store_commit(sbx_steal(&tx), true, e);
+	if (rc < 0)
 		return rc;
-	rc = store_tx_session_times(tx, s->id, s->expires_us, STORE_ENDING_FINAL, e);
-	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
+	s->expires_us = now.expires_us;
+	s->ending_us = yes ? ending_us : now.ending_us;
+	return 0;
 }
 
 struct runs {
@@ -163,28 +199,37 @@ static int remove_all(struct orch *o, const struct store_session *s, struct sbx_
 	if (rc == 0)
 		rc = drop_row(o, s, e);
 	crash_point("door_session_row_gone");
+	/* Whoever came for the lock meanwhile has made its file anew. */
+	if (rc == 0)
+		(void)store_session_dir_remove(o->store, s->id, NULL);
 	return rc;
 }
 
 /* *ret: it is gone. */
-static int try_to_end(struct orch *o, const struct store_session *s, int wait_ms, bool *ret,
+static int try_to_end(struct orch *o, struct store_session *s, int wait_ms, bool *ret,
 		      struct sbx_error *e)
 {
-	bool final = s->ending_us == STORE_ENDING_FINAL;
 	sbx_autoclose int lock = -1;
 	int rc = 0;
 
 	*ret = false;
-	if (!final)
-		rc = make_final(o, s, &final, e);
-	if (rc < 0 || !final)
-		return rc;
-	lock = store_session_lock(o->store, s->id, true, wait_ms);
-	if (lock < 0) /* somebody still reads or writes there, or the other door is at it */
+	if (s->ending_us != STORE_ENDING_FINAL)
+		rc = decide(o, s, FINISH, STORE_ENDING_FINAL, e);
+	if (rc == 0 && s->ending_us == STORE_ENDING_FINAL) {
+		lock = store_session_lock(o->store, s->id, true, wait_ms);
+		if (lock < 0) /* somebody still reads or writes there, or is at it, too */
+			return 0;
+		rc = remove_all(o, s, e);
+		*ret = rc == 0;
+	}
+	if (rc == -SBX_E_SESSION_NOT_FOUND) { /* the other door was faster */
+		sbx_error_clear(e);
+		if (lock >= 0)
+			(void)store_session_dir_remove(o->store, s->id, NULL);
+		*ret = true;
 		return 0;
-	rc = remove_all(o, s, e);
-	*ret = rc == 0 || rc == -SBX_E_SESSION_NOT_FOUND;
-	return *ret ? 0 : rc;
+	}
+	return rc;
 }
 
 int orch_session_destroy(struct orch *o, const struct orch_principal *p, const char *id,
@@ -199,9 +244,10 @@ int orch_session_destroy(struct orch *o, const struct orch_principal *p, const c
 	if (rc < 0)
 		return rc;
 	if (!s.ending_us) {
-		s.ending_us =
-			now + orch_settings(o)->session_delete_drain_timeout_sec * SBX_SECOND_US;
-		rc = set_ending(o, &s, s.ending_us, e);
+		rc = decide(o, &s, BEGIN,
+			    now + orch_settings(o)->session_delete_drain_timeout_sec *
+					    SBX_SECOND_US,
+			    e);
 		crash_point("door_session_ending");
 	}
 	if (rc < 0)
@@ -297,6 +343,15 @@ static int64_t least(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
+/* What another door has ended meanwhile is no failure. */
+static int unless_gone(int rc, struct sbx_error *e)
+{
+	if (rc != -SBX_E_SESSION_NOT_FOUND)
+		return rc;
+	sbx_error_clear(e);
+	return 0;
+}
+
 /* Those beyond their time begin to end. */
 static int expire(struct orch *o, int64_t *next_us, struct sbx_error *e)
 {
@@ -304,17 +359,20 @@ static int expire(struct orch *o, int64_t *next_us, struct sbx_error *e)
 	int64_t until = now + orch_settings(o)->session_delete_drain_timeout_sec * SBX_SECOND_US;
 	struct store_session list[BATCH];
 	int n = store_session_expiring(o->store, list, BATCH, e), rc = n < 0 ? n : 0;
+	bool all = n == BATCH; /* there may be more of them */
 
 	for (int i = 0; i < n; i++) {
-		if (list[i].expires_us > now)
+		if (list[i].expires_us > now) {
 			*next_us = least(*next_us, list[i].expires_us);
-		else if (rc == 0 && !list[i].ending_us) {
+			all = false;
+		} else if (rc == 0) {
 			sbx_log(SBX_LOG_INFO, "session is over session=%s", list[i].id);
-			rc = set_ending(o, &list[i], until, e);
-			cancel_runs(o, &list[i]);
+			rc = unless_gone(decide(o, &list[i], EXPIRE, until, e), e);
 		}
 		store_session_clear(&list[i]);
 	}
+	if (all && rc == 0)
+		*next_us = least(*next_us, now);
 	return rc;
 }
 
@@ -323,9 +381,13 @@ static int end_one(struct orch *o, struct store_session *s, int64_t *next_us, bo
 {
 	int64_t now = sbx_now_us();
 	bool gone = false;
-	int rc = try_to_end(o, s, LOCK_MS, &gone, e);
+	int rc = 0;
 
-	if (rc < 0 || gone)
+	/* Whoever began it may have died before he came to that. */
+	if (s->ending_us != STORE_ENDING_FINAL)
+		cancel_runs(o, s);
+	rc = try_to_end(o, s, LOCK_MS, &gone, e);
+	if (rc < 0 || gone || !s->ending_us)
 		return rc;
 	if (s->ending_us > now) {
 		*left = true;
@@ -333,23 +395,37 @@ static int end_one(struct orch *o, struct store_session *s, int64_t *next_us, bo
 		return 0;
 	}
 	sbx_log(SBX_LOG_WARNING, "session stays, its runs did not end session=%s", s->id);
-	return set_ending(o, s, 0, e);
+	return unless_gone(decide(o, s, STAY, 0, e), e);
 }
 
-static int end_all(struct orch *o, int64_t *next_us, struct sbx_error *e)
+/* True: tried again soon. What fails holds up nothing else, least of all what makes room. */
+static bool has_failed(int rc, const char *id, struct sbx_error *e)
+{
+	if (rc >= 0)
+		return false;
+	sbx_log(SBX_LOG_WARNING, "cannot look after sessions session=%s code=%s error=\"%s\"", id,
+		sbx_code_name(e->code), e->message);
+	sbx_error_clear(e);
+	return true;
+}
+
+/* True: something failed. */
+static bool end_all(struct orch *o, int64_t *next_us, struct sbx_error *e)
 {
 	struct store_session list[BATCH];
-	bool left = false;
-	int n = store_session_ending(o->store, list, BATCH, e), rc = n < 0 ? n : 0;
+	bool left = false, failed;
+	int n = store_session_ending(o->store, list, BATCH, e);
 
+	failed = has_failed(n, "-", e);
 	for (int i = 0; i < n; i++) {
-		if (rc == 0 && !atomic_load(&o->stop))
-			rc = end_one(o, &list[i], next_us, &left, e);
+		if (!atomic_load(&o->stop))
+			failed |=
+				has_failed(end_one(o, &list[i], next_us, &left, e), list[i].id, e);
 		store_session_clear(&list[i]);
 	}
 	/* While some are ending, every end of a run is news. */
-	atomic_store(&o->sessions_ending, left || rc < 0 || n == BATCH);
-	return rc;
+	atomic_store(&o->sessions_ending, left || failed || n == BATCH);
+	return failed;
 }
 
 /* Milliseconds until the next look, -1: when somebody says so. */
@@ -357,19 +433,16 @@ static int keep(struct orch *o)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int64_t next = INT64_MAX, left;
-	int rc = expire(o, &next, &e);
+	bool failed = has_failed(expire(o, &next, &e), "-", &e);
 
-	if (rc == 0)
-		rc = end_all(o, &next, &e);
-	if (rc == 0)
-		rc = store_trash_empty(o->store, &e);
-	if (rc == 0 && atomic_exchange(&o->garbage, false))
-		rc = snapshot_collect(o, &e);
-	if (rc < 0) {
-		sbx_log(SBX_LOG_WARNING, "cannot look after sessions code=%s error=\"%s\"",
-			sbx_code_name(e.code), e.message);
-		return AGAIN_MS;
+	failed |= end_all(o, &next, &e);
+	failed |= has_failed(store_trash_empty(o->store, &e), "-", &e);
+	if (atomic_exchange(&o->garbage, false) && has_failed(snapshot_collect(o, &e), "-", &e)) {
+		atomic_store(&o->garbage, true);
+		failed = true;
 	}
+	if (failed)
+		return AGAIN_MS;
 	if (next == INT64_MAX)
 		return -1;
 	left = (next - sbx_now_us()) / 1000 + 1;

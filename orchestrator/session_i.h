@@ -6,7 +6,12 @@
 #include "orchestrator/orch_i.h"
 #include "orchestrator/sessions.h"
 
-enum { SESSION_LOCK_MS = 60000 }; /* whoever has the lock copies a workspace at most */
+enum {
+	SESSION_LOCK_MS = 60000, /* whoever has the lock copies a workspace at most */
+	/* For a thread that others' requests need, too: whoever looks whether it is alone has the
+	 * lock for a moment, and for whoever copies nobody waits. */
+	SESSION_LOCK_SHORT_MS = 100,
+};
 
 /* The session when p may use it: not foreign, not beyond its time, not being destroyed. */
 int session_usable(struct orch *o, const struct orch_principal *p, const char *id,
@@ -16,10 +21,20 @@ int session_usable(struct orch *o, const struct orch_principal *p, const char *i
 int session_lock(struct orch *o, const char *id, bool exclusive, int wait_ms, struct sbx_error *e);
 /* SESSION_ACTIVE_RUNS with the reference's details. */
 int session_has_runs(const char *id, int64_t n, struct sbx_error *e);
+/* What makes the creation of a session repeatable. */
+struct session_key {
+	const char *text; /* borrowed; NULL: nothing does */
+	char print[65];	  /* of the document */
+	bool taken;	  /* by an earlier session: */
+	struct store_idem prior;
+};
 /* Fills *s (strings owned) and makes its directory with an empty workspace, then the row. entry is
- * the name that it must have in the mount; NULL: s->name if it may and can be one. */
+ * the name that it must have in the mount; NULL: s->name if it may and can be one. key may be NULL;
+ * when it turns out to be taken, nothing is made. */
 int session_put(struct orch *o, struct store_session *s, const char *entry, bool keep_workspace,
-		struct sbx_error *e);
+		struct session_key *key, struct sbx_error *e);
+/* Who is to own what is made in the workspace; -1: whoever makes it. */
+uid_t session_owner(const struct store_session *s);
 /* The text can be a name in the mount's sessions/ or snapshots/. */
 bool session_entry_fits(const char *name);
 int64_t session_expiry(struct orch *o); /* of a session that is made or used now; 0: never */

@@ -76,11 +76,6 @@ int session_files_changed(struct orch *o, const struct store_session *s, struct 
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), false, e);
 }
 
-static uid_t owner_of(const struct store_session *s)
-{
-	return s->uid >= 0 && (uid_t)s->uid != geteuid() ? (uid_t)s->uid : (uid_t)-1;
-}
-
 /* ---- taking and dropping ------------------------------------------------------------------- */
 
 /* Until the row is there, the collection of garbage must not take what we have just written. */
@@ -280,7 +275,7 @@ int snapshot_collect(struct orch *o, struct sbx_error *e)
 /* An empty directory beside the workspace that belongs to the session's user. */
 static int make_sibling(const struct held *h, const char *name, struct sbx_error *e)
 {
-	uid_t uid = owner_of(&h->s);
+	uid_t uid = session_owner(&h->s);
 	int fd;
 
 	if (mkdirat(h->dir, name, 0700) < 0)
@@ -333,7 +328,7 @@ int orch_snapshot_restore(struct orch *o, const struct orch_principal *p, const 
 	if (tree < 0)
 		return tree;
 	crash_point("door_restore_made");
-	uid = owner_of(&h.s);
+	uid = session_owner(&h.s);
 	rc = snap_make(o->store, s.id, tree, uid, uid, e);
 	crash_point("door_restore_filled");
 	if (rc == 0)
@@ -384,7 +379,7 @@ static int copy_workspace(struct orch *o, const struct held *h, const struct sto
 	sbx_autoclose int dir = store_session_dir(o->store, to->id, true, e);
 	sbx_autoclose int tree = -1;
 	struct snap_sums sums = { 0 };
-	uid_t uid = owner_of(to);
+	uid_t uid = session_owner(to);
 	int rc;
 
 	if (dir < 0)
@@ -415,12 +410,16 @@ int orch_session_clone(struct orch *o, const struct orch_principal *p, const cha
 		return rc;
 	/* Until it has a row the janitor would take its directory for a leftover. */
 	lock = store_session_lock(o->store, to.id, false, 0);
+	if (lock < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -lock,
+				      "cannot lock the workspace of a new session");
 	rc = copy_workspace(o, &h, &to, e);
 	crash_point("door_clone_copied");
-	if (rc == 0)
-		rc = session_put(o, &to, NULL, true, e);
-	if (rc < 0) {
+	if (rc < 0)
 		(void)store_session_dir_remove(o->store, to.id, NULL);
+	else
+		rc = session_put(o, &to, NULL, true, NULL, e);
+	if (rc < 0) {
 		session_keeper_poke(o);
 		return rc;
 	}

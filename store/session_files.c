@@ -147,12 +147,21 @@ struct visit {
 	void *ctx;
 };
 
+/* A lock's file without a directory is what a crash between the two left. */
 static bool visit_one(void *ctx, int dir, const char *name)
 {
 	struct visit *v = ctx;
+	char id[SBX_ID_LEN + 1];
+	bool lock;
 
-	(void)dir;
-	return !sbx_id_valid(name) || v->each(v->ctx, name);
+	if (strnlen(name, SBX_ID_LEN) < SBX_ID_LEN)
+		return true;
+	lock = strcmp(name + SBX_ID_LEN, ".lock") == 0;
+	(void)snprintf(id, sizeof(id), "%s", name);
+	if (!sbx_id_valid(id) || (!lock && name[SBX_ID_LEN]) ||
+	    (lock && faccessat(dir, id, F_OK, AT_SYMLINK_NOFOLLOW) == 0))
+		return true;
+	return v->each(v->ctx, id);
 }
 
 int store_session_dirs(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,

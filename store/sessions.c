@@ -229,8 +229,8 @@ int store_session_expiring(struct store *s, struct store_session *ret, size_t ma
 	return list(s, SQL_SESSION_EXPIRES, STORE_ARGS(store_int((int64_t)max)), ret, e);
 }
 
-int store_session_live(struct store *s, const char *id, char **ret_ids, size_t max,
-		       struct sbx_error *e)
+int store_session_uncancelled(struct store *s, const char *id, char **ret_ids, size_t max,
+			      struct sbx_error *e)
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
@@ -238,7 +238,7 @@ int store_session_live(struct store *s, const char *id, char **ret_ids, size_t m
 	int r = store_reader_get(s, &rd, e);
 
 	if (r == 0)
-		r = store_first(rd.c, SQL_SESSION_LIVE, STORE_ARGS(store_text(id)), &q, e);
+		r = store_first(rd.c, SQL_SESSION_UNCANCELLED, STORE_ARGS(store_text(id)), &q, e);
 	while (r == 1 && n < max) {
 		ret_ids[n] = store_col_dup(&q, 0);
 		if (!ret_ids[n])

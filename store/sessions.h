@@ -65,11 +65,12 @@ int store_tx_session_runs(struct store_tx *tx, const char *id, bool active, int6
 			  struct sbx_error *e);
 int store_session_runs(struct store *s, const char *id, bool active, int64_t *ret,
 		       struct sbx_error *e);
-/* Ids (malloc'd) of runs that have not ended, up to max. Returns the number. */
-int store_session_live(struct store *s, const char *id, char **ret_ids, size_t max,
-		       struct sbx_error *e);
-/* Up to max of those that have ending_us, or expires_us, the earliest first. Returns the number;
- * the caller clears each. */
+/* Ids (malloc'd) of runs that have not ended and that nobody has cancelled, up to max. Returns the
+ * number. */
+int store_session_uncancelled(struct store *s, const char *id, char **ret_ids, size_t max,
+			      struct sbx_error *e);
+/* Up to max of those that have ending_us, or that have expires_us and not ending_us, the earliest
+ * first. Returns the number; the caller clears each. */
 int store_session_ending(struct store *s, struct store_session *ret, size_t max,
 			 struct sbx_error *e);
 int store_session_expiring(struct store *s, struct store_session *ret, size_t max,
@@ -118,7 +119,7 @@ int store_session_dir(struct store *s, const char *id, bool create, struct sbx_e
 int store_session_dir_remove(struct store *s, const char *id, struct sbx_error *e);
 /* Removes what is in <dir>/trash/, which may take long. */
 int store_trash_empty(struct store *s, struct sbx_error *e);
-/* Walks the ids of all directories of sessions, for the janitor. */
+/* Walks the ids of all sessions that have a directory or a lock's file, for the janitor. */
 int store_session_dirs(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
 		       struct sbx_error *e);
 /*

@@ -49,11 +49,13 @@ X(SESSION_RUNS, "runs_live_session (session_id=?",                              
 X(SESSION_RUNS_ACTIVE, "runs_live_session (session_id=?",                                           \
   "SELECT COUNT(*) FROM runs WHERE session_id = $1 AND phase IN (2, 3) AND phase < 4")          \
 X(SESSION_EXPIRES, "sessions_expires",                                                          \
-  "SELECT " SESSION_ROW " FROM sessions WHERE expires_us > 0 ORDER BY expires_us LIMIT $1")   \
+  "SELECT " SESSION_ROW " FROM sessions WHERE expires_us > 0 AND ending_us = 0 "                \
+  "ORDER BY expires_us LIMIT $1")                                                               \
 X(SESSION_ENDING, "sessions_ending",                                                            \
   "SELECT " SESSION_ROW " FROM sessions WHERE ending_us > 0 ORDER BY ending_us LIMIT $1")     \
-X(SESSION_LIVE, "runs_live_session (session_id=?",                                           \
-  "SELECT id FROM runs WHERE session_id = $1 AND phase IN (1, 2, 3) AND phase < 4")             \
+X(SESSION_UNCANCELLED, "runs_live_session (session_id=?",                                           \
+  "SELECT id FROM runs WHERE session_id = $1 AND phase IN (1, 2, 3) AND phase < 4 "             \
+  "AND cancel = 0")                                                                             \
 X(SNAPSHOT_INSERT, NULL,                                                                        \
   "INSERT INTO snapshots (id, name, session_id, digest, created_us, bytes, files) "             \
   "VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (session_id, name) DO NOTHING "              \

@@ -29,7 +29,8 @@ static int act(struct house *h, enum deed deed, const struct scene *sc, struct s
 
 	switch (deed) {
 	case CREATE:
-		return make(h, &ann, "{\"base_image\":\"host\"}", "fresh", &made, e);
+		return make(h, &ann, "{\"base_image\":\"host\",\"idempotency_key\":\"k\"}", "fresh",
+			    &made, e);
 	case DESTROY:
 		return orch_session_destroy(&h->o, &ann, sc->session, &how, e);
 	case TAKE:
@@ -229,23 +230,49 @@ static void stage(struct house *h, struct scene *sc)
 /* ---- the deeds ---------------------------------------------------------------------------------
  */
 
+static int count_locks(struct house *h)
+{
+	sbx_autofree char *path = NULL;
+	struct dirent *d;
+	int n = 0;
+	DIR *dir;
+
+	assert_true(asprintf(&path, "%s/sessions", h->dir) > 0);
+	dir = opendir(path);
+	while (dir && (d = readdir(dir)))
+		n += strstr(d->d_name, ".lock") != NULL;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+/* And whoever asks again with the same key gets the one that is there. */
 static void create__is_there_or_not(void **state)
 {
-	static const char *const points[] = { "door_session_directory", "door_session_inserted" };
+	static const char *const points[] = { "door_session_locked", "door_session_directory",
+					      "door_session_inserted" };
 	struct house *h = *state;
 	struct scene none = { .session = "" };
 
 	NEEDS_POINTS();
 	for (size_t i = 0; i < SBX_COUNT(points); i++) {
 		store_autosession s = { 0 };
+		struct orch_session_made again;
 		bool made;
 
 		assert_true(dies(h, CREATE, &none, points[i]));
 		settle(h);
 		made = store_session_get_entry(h->o.store, "ann", "fresh", &s, NULL) == 0;
-		assert_int_equal(made, i == 1);
+		assert_int_equal(made, i == 2);
 		assert_int_equal(count(h, "sessions"), made);
 		assert_int_equal(count_rows(h), made);
+		assert_int_equal(count_locks(h), made);
+		if (!made)
+			continue;
+		MUST(make(h, &ann, "{\"base_image\":\"host\",\"idempotency_key\":\"k\"}", NULL,
+			  &again, e));
+		assert_true(again.replayed);
+		assert_string_equal(again.id, s.id);
 	}
 }
 
