@@ -71,7 +71,8 @@ static int one_run(struct store_tx *tx, enum sql_id id, const struct sql_value *
 int store_tx_queue_head(struct store_tx *tx, const char *user, int64_t after, struct store_run *ret,
 			struct sbx_error *e)
 {
-	return one_run(tx, SQL_QUEUE_HEAD, STORE_ARGS(store_text(user), store_int(after)), ret, e);
+	return one_run(tx, after ? SQL_QUEUE_NEXT : SQL_QUEUE_HEAD,
+		       STORE_ARGS(store_text(user), store_int(after)), ret, e);
 }
 
 /* late is asked with the boot and the time, the other two (a boot before or behind this one in

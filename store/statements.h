@@ -238,6 +238,13 @@ X(QUEUE_NEXT_USER, "runs_live (phase=? AND owner>?)",                           
 X(QUEUE_HEAD, "runs_live (phase=? AND owner=? AND rid>?)",                                                \
   "SELECT " RUN_ROW " FROM runs WHERE owner = $1 AND rid > $2 AND " QUEUED " "                  \
   "ORDER BY rid LIMIT 1")                                                                       \
+X(QUEUE_NEXT, "runs_live (phase=? AND owner=? AND rid>?)",                                                \
+  "SELECT " RUN_ROW " FROM runs WHERE rid IN (SELECT rid FROM runs WHERE owner = $1 "           \
+  "AND rid > $2 AND " QUEUED " ORDER BY rid LIMIT 1000) AND (session_id IS NULL "               \
+  "OR NOT EXISTS (SELECT 1 FROM runs AS other WHERE other.session_id = runs.session_id "        \
+  "AND other.phase IN (2, 3) AND other.phase < 4) "                                             \
+  "OR EXISTS (SELECT 1 FROM sessions WHERE sessions.id = runs.session_id "                      \
+  "AND sessions.concurrent > 0)) ORDER BY rid LIMIT 1")                                         \
 X(QUEUE_POSITION, "runs_live (phase=? AND owner=? AND rid<?)",                                  \
   "SELECT COUNT(*) FROM runs WHERE owner = $1 AND rid < $2 AND " QUEUED)                        \
 X(QUEUE_LATE, "runs_queue_expiry (queue_boot=? AND queue_expires_us<?)",                        \

@@ -209,8 +209,9 @@ int store_tx_set_reserved(struct store_tx *tx, const char *id, int64_t memory_mb
 /*
  * The queue. next_user: the first user after `after` (bytewise, wrapping round once is up to the
  * caller; NULL starts at the beginning) who has a queued run; *ret NULL when there is none.
- * head: that user's oldest queued run with row > after; RUN_NOT_FOUND when none. Both are index
- * look-ups.
+ * head: that user's oldest queued run, when `after` is 0; else the oldest with row > after whose
+ * session, if it has one, lets it in now. RUN_NOT_FOUND when none. Index look-ups; behind 1000
+ * runs that their sessions hold back nobody looks.
  */
 int store_tx_queue_next_user(struct store_tx *tx, const char *after, char **ret,
 			     struct sbx_error *e);

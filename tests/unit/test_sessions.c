@@ -202,6 +202,29 @@ static void runs__of_a_session_come_one_after_the_other(void **state)
 	claim(h, list, 4, 2);
 }
 
+/* However many they are. */
+static void runs__that_wait_for_their_session_are_passed_over(void **state)
+{
+	struct house *h = *state;
+	struct orch_session_made busy, other, wide;
+	struct admitted list[4];
+	char id[37], wanted[2][37];
+
+	MUST(make(h, &ann, "{\"base_image\":\"host\"}", NULL, &busy, e));
+	MUST(make(h, &ann, "{\"base_image\":\"host\"}", NULL, &other, e));
+	MUST(make(h, &ann, "{\"base_image\":\"host\",\"concurrent\":true}", NULL, &wide, e));
+	MUST(submit(h, &ann, wide.id, id, e));
+	claim(h, list, 1, 1);
+	for (int i = 0; i < 40; i++)
+		MUST(submit(h, &ann, busy.id, id, e));
+	claim(h, list, 1, 1);
+	MUST(submit(h, &ann, other.id, wanted[0], e));
+	MUST(submit(h, &ann, wide.id, wanted[1], e));
+	claim(h, list, 4, 2);
+	assert_string_equal(list[0].id, wanted[0]);
+	assert_string_equal(list[1].id, wanted[1]);
+}
+
 /* ---- the end ------------------------------------------------------------------------------------
  */
 
@@ -316,6 +339,7 @@ int main(void)
 		TEST(list__has_pages),
 		TEST(run__takes_the_sessions_values),
 		TEST(runs__of_a_session_come_one_after_the_other),
+		TEST(runs__that_wait_for_their_session_are_passed_over),
 		TEST(destroy__takes_everything),
 		TEST(destroy__waits_for_runs_that_execute),
 		TEST(destroy__waits_for_who_uses_the_workspace),
