@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "runtimes/namespace/ns_i.h"
 #include "tests/runtime/ns_test.h"
 
 enum { FREE_UID = 54321, CYCLES = 100 };
@@ -198,6 +199,47 @@ static void session__traps_for_given_files_do_not_work(void **state)
 	job_run(&get, &l);
 	assert_string_equal(l.out, "1\n2\nplain\n");
 	(void)close(fd);
+}
+
+#ifdef SBX_CRASH_POINTS
+#define NEEDS_POINTS() (void)0
+#else
+#define NEEDS_POINTS() skip()
+#endif
+
+/* Whoever makes the map has a process for it, which knows all of its descriptors. */
+static void session__a_map_does_not_outlive_its_maker(void **state)
+{
+	sbx_autoclose int fd = -1;
+	int pair[2], status;
+	char path[64], c;
+	pid_t pid;
+
+	(void)state;
+	NEEDS_POINTS();
+	if (geteuid() != 0)
+		skip();
+	(void)snprintf(path, sizeof(path), "%s/mapped", scratch);
+	assert_int_equal(mkdir(path, 0700), 0);
+	assert_int_equal(chown(path, FREE_UID, FREE_UID), 0);
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		int tree = -1;
+
+		if (setenv("SBX_CRASH_AT", "mapping", 1) == 0)
+			(void)ns_workspace_tree(fd, FREE_UID + 1, &tree, NULL);
+		_exit(1);
+	}
+	close(pair[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status));
+	/* As the door reads the runner's socket: the end comes when nobody has it any more. */
+	assert_int_equal(read(pair[0], &c, 1), 0);
+	close(pair[0]);
 }
 
 /* ---- what is left ------------------------------------------------------------------------------
@@ -467,6 +509,7 @@ int main(void)
 		cmocka_unit_test(image__that_is_missing_has_its_own_error),
 		cmocka_unit_test(session__files_stay_and_belong_to_their_owner),
 		cmocka_unit_test(session__traps_for_given_files_do_not_work),
+		cmocka_unit_test(session__a_map_does_not_outlive_its_maker),
 		cmocka_unit_test(cycles__leave_nothing),
 		cmocka_unit_test(exit__of_the_process_leaves_nothing),
 		cmocka_unit_test(runner__takes_its_sandbox_with_it),
