@@ -481,21 +481,27 @@ void stream_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, cons
 
 /* ---- the feed thread: something happened ----------------------------------------------------- */
 
+/* The next row of the bucket that somebody waits for; INT64_MAX: there is none. */
+static int64_t next_row(struct parking *p, size_t bucket, int64_t after)
+{
+	int64_t row = INT64_MAX;
+
+	pthread_mutex_lock(&p->lock);
+	for (struct waiter *w = p->by_row[bucket]; w; w = w->row_next)
+		if (w->h->h.row > after && w->h->h.row < row)
+			row = w->h->h.row;
+	pthread_mutex_unlock(&p->lock);
+	return row;
+}
+
 void parking_look_all(struct parking *p)
 {
 	for (size_t i = 0; i < PARK_BUCKETS; i++) {
-		struct waiter *w;
-		int64_t rows[64];
-		size_t n = 0;
+		int64_t row = -1;
 
-		pthread_mutex_lock(&p->lock);
-		for (w = p->by_row[i]; w && n < SBX_COUNT(rows); w = w->row_next)
-			if (n == 0 || rows[n - 1] != w->h->h.row)
-				rows[n++] = w->h->h.row;
-		pthread_mutex_unlock(&p->lock);
-		while (n > 0) {
-			if (rows[--n])
-				wake(p, rows[n], MS_V_WAIT, MS_V_STREAM);
+		while ((row = next_row(p, i, row)) != INT64_MAX) {
+			if (row)
+				wake(p, row, MS_V_WAIT, MS_V_STREAM);
 			else
 				wake(p, 0, MS_V_EVENTS, MS_V_EVENTS);
 		}
