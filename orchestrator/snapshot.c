@@ -40,7 +40,7 @@ static void held_clear(struct held *h)
 
 static int open_tree_of(struct held *h, struct sbx_error *e)
 {
-	h->tree = sbx_open_beneath(h->dir, "workspace", O_RDONLY | O_DIRECTORY, 0);
+	h->tree = store_session_workspace(h->dir);
 	return h->tree < 0 ? sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -h->tree,
 					    "cannot open the workspace of session %s", h->s.id)
 			   : 0;
@@ -384,7 +384,7 @@ static int copy_workspace(struct orch *o, const struct held *h, const struct sto
 
 	if (dir < 0)
 		return dir;
-	tree = sbx_open_beneath(dir, "workspace", O_RDONLY | O_DIRECTORY, 0);
+	tree = store_session_workspace(dir);
 	if (tree < 0 || (uid != (uid_t)-1 && fchown(tree, uid, uid) < 0))
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, tree < 0 ? -tree : errno,
 				      "cannot open the new workspace");
@@ -511,7 +511,7 @@ static int open_side(struct orch *o, const char *session_id, const char *which, 
 	dir = store_session_dir(o->store, session_id, false, e);
 	if (dir < 0)
 		return dir;
-	tree = sbx_open_beneath(dir, "workspace", O_RDONLY | O_DIRECTORY, 0);
+	tree = store_session_workspace(dir);
 	if (tree < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -tree,
 				      "cannot open the workspace of session %s", session_id);

@@ -66,6 +66,14 @@ int store_session_dir(struct store *s, const char *id, bool create, struct sbx_e
 	return fd;
 }
 
+int store_session_workspace(int dir)
+{
+	if (faccessat(dir, "workspace", R_OK | X_OK, AT_EACCESS) < 0 && errno == EACCES &&
+	    fchmodat(dir, "workspace", 0700, 0) < 0)
+		return -errno;
+	return sbx_open_beneath(dir, "workspace", O_RDONLY | O_DIRECTORY, 0);
+}
+
 int store_session_dir_remove(struct store *s, const char *id, struct sbx_error *e)
 {
 	sbx_autoclose int all = -1, trash = -1;

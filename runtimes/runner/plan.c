@@ -112,7 +112,7 @@ static int open_workspace(const struct runner *r, const char *session_id, struct
 
 	if (dir < 0)
 		return dir;
-	p->workspace = sbx_open_beneath(dir, "workspace", O_RDONLY | O_DIRECTORY, 0);
+	p->workspace = store_session_workspace(dir);
 	if (p->workspace < 0)
 		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, -p->workspace,
 				      "cannot open the session's workspace");

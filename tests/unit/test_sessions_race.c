@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 /* ---- somebody who comes late ----------------------------------------------------------------- */
@@ -372,32 +373,72 @@ static void end__goes_on_with_the_others(void **state)
 	stop_keeper(l.h);
 }
 
-/* The service of an ordinary user owns all that its sandboxes make; it can give nothing away. */
-static void create__as_an_ordinary_user(void **state)
+/* ---- the service of an ordinary user ------------------------------------------------------------
+ */
+
+/* As nobody, in a process of its own. */
+static void as_nobody(bool (*is_right)(struct house *h))
 {
 	int status = -1;
 	pid_t pid;
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
-		const struct orch_principal cat = { .user = "cat", .uid = 4711, .door = "fs" };
-		sbx_autoerror e = SBX_ERROR_INIT;
-		struct orch_session_made s;
 		void *own = NULL;
 
 		if (setresgid(65534, 65534, 65534) < 0 || setresuid(65534, 65534, 65534) < 0 ||
 		    build(&own) < 0)
 			_exit(2);
-		status = make(own, &cat, "", NULL, &s, &e) < 0;
+		status = is_right(own) ? 0 : 1;
 		(void)clear(&own);
 		_exit(status);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
+}
+
+static bool makes_one_for_another(struct house *h)
+{
+	const struct orch_principal cat = { .user = "cat", .uid = 4711, .door = "fs" };
+	struct orch_session_made s;
+
+	return make(h, &cat, "", NULL, &s, NULL) == 0;
+}
+
+/* It owns all that its sandboxes make, and can give nothing away. */
+static void create__for_another_user(void **state)
+{
+	(void)state;
+	as_nobody(makes_one_for_another);
+}
+
+static bool opens_what_was_closed(struct house *h)
+{
+	static const mode_t modes[] = { 0, 0400, 0200, 0100 };
+	sbx_autoclose int dir = -1;
+	struct orch_session_made s;
+	bool right = true;
+
+	if (make(h, &ann, "{\"base_image\":\"host\"}", NULL, &s, NULL) < 0)
+		return false;
+	dir = store_session_dir(h->o.store, s.id, false, NULL);
+	for (size_t i = 0; i < SBX_COUNT(modes); i++) {
+		store_autosnapshot shot = { 0 };
+
+		right &= fchmodat(dir, "workspace", modes[i], 0) == 0 &&
+			 orch_snapshot_take(&h->o, &ann, s.id, NULL, &shot, NULL) == 0;
+	}
+	return right;
+}
+
+/* A command may close its own workspace: that is no end of the session. */
+static void workspace__is_opened_again(void **state)
+{
+	(void)state;
+	as_nobody(opens_what_was_closed);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, build, clear)
@@ -415,7 +456,8 @@ int main(void)
 		TEST(end__goes_on_where_another_stopped),
 		TEST(tidy__removes_a_lock_without_a_directory),
 		TEST(end__goes_on_with_the_others),
-		TEST(create__as_an_ordinary_user),
+		TEST(create__for_another_user),
+		TEST(workspace__is_opened_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
