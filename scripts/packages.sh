@@ -15,7 +15,8 @@ pc:fuse3=libfuse3-dev cmd:fusermount3=fuse3 pc:json-c=libjson-c-dev pc:sqlite3=l
 pc:libseccomp=libseccomp-dev pc:inih=libinih-dev pc:libcrypto=libssl-dev
 pc:libarchive=libarchive-dev
 pc:cmocka=libcmocka-dev
-pc:libmicrohttpd=libmicrohttpd-dev pc:gnutls=libgnutls28-dev hdr:wslay/wslay.h=libwslay-dev pc:libjwt=libjwt-dev'
+pc:libmicrohttpd=libmicrohttpd-dev pc:gnutls=libgnutls28-dev hdr:wslay/wslay.h=libwslay-dev pc:libjwt=libjwt-dev
+pc:libarchive=libarchive-dev'
 
 test_needs='
 cmd:python3=python3 cmd:bwrap=bubblewrap cmd:rsync=rsync static:busybox=busybox-static
