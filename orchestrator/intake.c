@@ -39,7 +39,8 @@ struct intake {
 	int64_t room;	/* bytes that it may have */
 	int64_t staged; /* what the parts before it add to the target */
 	int64_t packed; /* bytes of all archives */
-	bool ended;
+	bool closed;	/* nothing more comes in */
+	bool ended;	/* it was committed */
 	int64_t bytes, files, n_skipped;
 	struct sbx_buf skipped; /* JSON */
 };
@@ -274,7 +275,7 @@ int intake_file(struct intake *in, const char *name, struct sbx_error *e)
 	int64_t frees = 0;
 	int rc;
 
-	if (in->ended)
+	if (in->closed)
 		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the upload has ended");
 	rc = end_part(in, e);
 	if (rc < 0)
@@ -317,17 +318,15 @@ static void drop_part(struct intake *in)
 
 int intake_data(struct intake *in, const void *data, size_t len, struct sbx_error *e)
 {
-	sbx_autoerror ignored = SBX_ERROR_INIT;
 	int r;
 
-	if (in->ended)
+	if (in->closed)
 		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the upload has ended");
 	if (in->fd < 0)
 		return 0;
 	if (in->so_far > in->room || (int64_t)len > in->room - in->so_far) {
 		drop_part(in);
-		/* Those before it are not to be blamed. */
-		(void)intake_commit(in, &ignored);
+		in->closed = true;
 		return too_large(in, e);
 	}
 	r = sbx_write_all(in->fd, data, len);
@@ -527,8 +526,10 @@ int intake_commit(struct intake *in, struct sbx_error *e)
 	e = e ? e : &own;
 	if (in->ended)
 		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the upload has ended");
-	in->ended = true;
+	in->ended = in->closed = true;
 	rc = end_part(in, e);
+	if (rc == 0 && in->opts.measure)
+		rc = in->opts.measure(in->opts.ctx, &in->opts.used, e);
 	for (; rc == 0 && in->next < in->n_parts; in->next++) {
 		const struct part *p = &in->parts[in->next];
 		char staged[32];

@@ -21,12 +21,16 @@ struct intake_options {
 	int64_t used, cap; /* bytes in target now, and that it may have */
 	uid_t uid;	   /* owner of what comes in; -1: as it is */
 	gid_t gid;
+	/* Asked for `used` again before anything is put in place; NULL: it stays. */
+	int (*measure)(void *ctx, int64_t *ret, struct sbx_error *e);
+	void *ctx;
 };
 int intake_new(const struct intake_options *opts, struct intake **ret, struct sbx_error *e);
 struct intake *intake_free(struct intake *in); /* NULL is fine; returns NULL */
 SBX_DEFINE_AUTO(struct intake, intake_free)
 
-/* As upload_file, upload_data and upload_commit. */
+/* As upload_file, upload_data and upload_commit. After WORKSPACE_CAP of intake_data the files
+ * before can be committed. */
 int intake_file(struct intake *in, const char *name, struct sbx_error *e);
 int intake_data(struct intake *in, const void *data, size_t len, struct sbx_error *e);
 int intake_commit(struct intake *in, struct sbx_error *e);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files from outside into a workspace: plain ones, and archives that are unpacked. All of it is
- * staged in a directory beside the workspace, checked, and renamed in; what is refused leaves the
- * workspace as it was. What comes is hostile: names that climb out, links, devices, names twice,
- * ratio bombs, a million entries, bad headers. No link in the workspace is followed.
+ * staged in a directory beside the workspace, checked, and renamed in. A part that is refused
+ * leaves nothing behind, and neither does what follows it; the parts before it stay, as with the
+ * reference. What comes is hostile: names that climb out, links, devices, names twice, ratio bombs,
+ * a million entries, bad headers. No link in the workspace is followed.
  *
  * Not thread-safe: one upload belongs to one thread at a time.
  */
@@ -19,7 +20,8 @@ struct upload;
 int upload_begin(struct orch *o, const struct orch_principal *p, const char *session_id,
 		 struct upload **ret, struct sbx_error *e);
 /* A file named so by the client; NULL or "": file_N. Its bytes follow by upload_data. WORKSPACE_CAP
- * as soon as what has come cannot fit, STORAGE_FULL. */
+ * as soon as what has come cannot fit (the files before it are then put in place, and nothing more
+ * can be added), STORAGE_FULL, SPEC_TOO_LARGE (too many files). */
 int upload_file(struct upload *u, const char *name, struct sbx_error *e);
 int upload_data(struct upload *u, const void *data, size_t len, struct sbx_error *e);
 /* Unpacks the archives and renames everything in. Waits for the disk, maybe long. */

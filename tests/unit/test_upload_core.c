@@ -256,10 +256,12 @@ static void upload__cap_while_it_comes_in(void **state)
 	begin(p, 716800, 1 << 20);
 	sends(p, "small", "before it");
 	assert_int_equal(send(p, "second.bin", big.data, big.len), -SBX_E_WORKSPACE_CAP);
+	assert_int_equal(intake_file(p->in, "more", NULL), -SBX_E_INVALID_ARGUMENT);
+	commits(p, 1, 9, "[]");
 	file_is(p->target, "small", "before it");
 	is_absent(p->target, "second.bin");
 	assert_int_equal(mode_of(p->target, "first.bin"), S_IFREG | 0644);
-	assert_int_equal(intake_file(p->in, "more", NULL), -SBX_E_INVALID_ARGUMENT);
+	assert_int_equal(intake_commit(p->in, NULL), -SBX_E_INVALID_ARGUMENT);
 	/* In the place of the first, it fits. */
 	begin(p, 716800, 1 << 20);
 	assert_int_equal(send(p, "./first.bin", big.data, big.len), 0);
