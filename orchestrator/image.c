@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/image.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include "base/auto.h"
@@ -31,24 +35,130 @@ static bool is_host(const char *name)
 	return strcmp(name, "host") == 0 || strcmp(name, "host-local") == 0;
 }
 
+/* ---- imported ones ----------------------------------------------------------------------------
+ */
+
+bool orch_image_digest(const char *path, char ret[72])
+{
+	static const char prefix[] = "sha256-", digits[] = "0123456789abcdef";
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	const char *hex = name + sizeof(prefix) - 1;
+
+	if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 || strlen(hex) != 64 ||
+	    strspn(hex, digits) != 64)
+		return false;
+	(void)snprintf(ret, 72, "sha256:%s", hex);
+	return true;
+}
+
+/* Whoever removes it holds the lock alone and takes it out of the way before it is let go. */
+int orch_image_hold(const char *path, int *ret_fd, struct sbx_error *e)
+{
+	sbx_autoclose int fd = -1;
+	char digest[72];
+	struct stat ours, now;
+
+	*ret_fd = -1;
+	if (!orch_image_digest(path, digest))
+		return 0;
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 || flock(fd, LOCK_SH | LOCK_NB) < 0 || fstat(fd, &ours) < 0 ||
+	    stat(path, &now) < 0 || ours.st_ino != now.st_ino)
+		return sbx_fail(e, SBX_E_IMAGE_NOT_FOUND, "the image %s is being removed", digest);
+	*ret_fd = sbx_steal_fd(&fd);
+	return 0;
+}
+
+char *orch_image_dir(const struct orch_settings *st, const char *state_dir)
+{
+	char *path = NULL;
+
+	if (st->image_dir)
+		return strdup(st->image_dir);
+	return asprintf(&path, "%s/images", state_dir) < 0 ? NULL : path;
+}
+
+static int is_name(const struct dirent *d)
+{
+	char digest[72];
+
+	return d->d_name[0] != '.' && !orch_image_digest(d->d_name, digest);
+}
+
+int orch_image_names(const char *dir, char ***ret)
+{
+	struct dirent **list = NULL;
+	int n = scandir(dir, &list, is_name, alphasort);
+	char **names = calloc(n > 0 ? (size_t)n : 1, sizeof(*names));
+	bool whole = names != NULL;
+
+	for (int i = 0; i < n; i++) {
+		if (whole && !(names[i] = strdup(list[i]->d_name)))
+			whole = false;
+		free(list[i]);
+	}
+	free(list);
+	if (!whole && names)
+		orch_image_names_free(names, n);
+	*ret = whole ? names : NULL;
+	return whole ? n > 0 ? n : 0 : -1;
+}
+
+void orch_image_names_free(char **names, int n)
+{
+	for (int i = 0; i < n; i++)
+		free(names[i]);
+	free(names);
+}
+
+/* ---- names ------------------------------------------------------------------------------------
+ */
+
 /* The operator's paths stay out of the message: it goes to clients. */
-static int unknown(const struct orch_settings *st, const char *name, struct sbx_error *e)
+static int unknown(const struct orch_settings *st, const char *state_dir, const char *name,
+		   struct sbx_error *e)
 {
 	sbx_autobuf names = SBX_BUF_INIT(4096);
+	sbx_autofree char *dir = orch_image_dir(st, state_dir);
+	char **list = NULL;
+	int n = dir ? orch_image_names(dir, &list) : 0;
 
 	for (const char *p = st->images; p && *p; p += strcspn(p, ",") + (strchr(p, ',') ? 1 : 0))
 		sbx_buf_printf(&names, ", '%.*s'", (int)strcspn(p, "="), p);
+	for (int i = 0; i < n && names.len < 300; i++)
+		sbx_buf_printf(&names, ", '%.64s'", list[i]);
+	orch_image_names_free(list, n);
 	return sbx_fail(e, SBX_E_IMAGE_NOT_FOUND,
-			"base_image: found '%.64s', allowed 'host'%.200s and the imported images",
+			"base_image: found '%.64s', allowed 'host'%.300s and what is imported",
 			name, names.data && !sbx_buf_failed(&names) ? names.data : "");
+}
+
+/* A name of an imported image leads to the directory of its digest. */
+static int follow(char **path, struct sbx_error *e)
+{
+	char target[72], digest[72];
+	ssize_t n = readlink(*path, target, sizeof(target) - 1);
+	char *slash = strrchr(*path, '/'), *real = NULL;
+
+	if (n < 0 || !slash)
+		return 0; /* a directory of its own */
+	target[n] = '\0';
+	if (!orch_image_digest(target, digest))
+		return 0; /* the operator's own link */
+	if (asprintf(&real, "%.*s/%s", (int)(slash - *path), *path, target) < 0)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	free(*path);
+	*path = real;
+	return 0;
 }
 
 int orch_image_resolve(const struct orch_settings *st, const char *state_dir, const char *name,
 		       char **ret, struct sbx_error *e)
 {
 	sbx_autofree char *target = alias(st->images, name);
-	sbx_autofree char *path = NULL;
+	sbx_autofree char *path = NULL, *dir = NULL;
 	struct stat sb;
+	int rc = 0;
 
 	if (!target)
 		target = strdup(name);
@@ -61,16 +171,22 @@ int orch_image_resolve(const struct orch_settings *st, const char *state_dir, co
 	if (target[0] == '/' && strcmp(target, name) != 0) {
 		path = sbx_steal(&target); /* the operator's own word */
 	} else {
-		if (strchr(target, '/') || sbx_path_problem(target, strlen(target)))
-			return unknown(st, name, e);
-		if (asprintf(&path, "%s%s/%s", st->image_dir ? st->image_dir : state_dir,
-			     st->image_dir ? "" : "/images", target) < 0) {
+		if (strchr(target, '/') || target[0] == '.' ||
+		    sbx_path_problem(target, strlen(target)))
+			return unknown(st, state_dir, name, e);
+		if (strncmp(target, "sha256:", 7) == 0)
+			target[6] = '-';
+		dir = orch_image_dir(st, state_dir);
+		if (!dir || asprintf(&path, "%s/%s", dir, target) < 0) {
 			path = NULL;
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 		}
+		rc = follow(&path, e);
 	}
+	if (rc < 0)
+		return rc;
 	if (stat(path, &sb) < 0 || !S_ISDIR(sb.st_mode))
-		return unknown(st, name, e);
+		return unknown(st, state_dir, name, e);
 	*ret = sbx_steal(&path);
 	return 0;
 }
