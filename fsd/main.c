@@ -428,7 +428,7 @@ static int print_config(const struct fsd_options *o)
 	return sbx_exit_code(rc, &e);
 }
 
-static int run_mode(struct fsd_options *o)
+static int run_mode(struct fsd_options *o, char **argv)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 
@@ -441,6 +441,10 @@ static int run_mode(struct fsd_options *o)
 		return EX_OK;
 	case FSD_PRINT_CONFIG:
 		return print_config(o);
+	case FSD_IMPORT_IMAGE:
+	case FSD_REMOVE_IMAGE:
+	case FSD_LIST_IMAGES:
+		return sbx_exit_code(fsd_become_images(argv, &e), &e);
 	case FSD_CHECK:
 	case FSD_MOUNT:
 		break;
@@ -463,7 +467,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "Try: sandboxfs --help\n");
 		rc = EX_USAGE;
 	} else {
-		rc = run_mode(&o);
+		rc = run_mode(&o, argv);
 	}
 	fsd_options_clear(&o);
 	return rc;

@@ -20,6 +20,11 @@ const char fsd_usage[] =
 	"       sandboxfs --check [--json]      try what this host can isolate with, and say why "
 	"not\n"
 	"       sandboxfs --print-config        every setting, its value and where it came from\n"
+	"       sandboxfs --import-image NAME=FILE  make an image of a `docker save` archive, an "
+	"OCI\n"
+	"                                       layout in a tar, or the tar of a root; FILE may be "
+	"-\n"
+	"       sandboxfs --list-images | --remove-image NAME\n"
 	"       sandboxfs --version | --help\n"
 	"\n"
 	"  -f            stay in the foreground; without it the command returns once the mount is "
@@ -67,6 +72,8 @@ void fsd_options_clear(struct fsd_options *o)
 	free(o->state);
 	free(o->config);
 	free(o->fuse_opts);
+	free(o->image);
+	free(o->image_file);
 	memset(o, 0, sizeof(*o));
 }
 
@@ -193,6 +200,23 @@ static int take_mountpoint(struct fsd_options *o, const char *path, struct sbx_e
 	return 0;
 }
 
+/* NAME, or for an import NAME=FILE. */
+static int take_image(struct fsd_options *o, enum fsd_mode mode, const char *arg,
+		      struct sbx_error *e)
+{
+	const char *eq = mode == FSD_IMPORT_IMAGE ? strchr(arg, '=') : NULL;
+
+	if (o->image)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "one image at a time");
+	if (mode == FSD_IMPORT_IMAGE && (!eq || !eq[1]))
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT,
+				"--import-image: found '%s', allowed NAME=FILE", arg);
+	o->mode = mode;
+	o->image = strndup(arg, eq ? (size_t)(eq - arg) : strlen(arg));
+	o->image_file = eq ? strdup(eq + 1) : NULL;
+	return o->image && (!eq || o->image_file) ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+}
+
 int fsd_options_parse(int argc, char **argv, struct fsd_options *o, struct sbx_error *e)
 {
 	static const struct option longs[] = {
@@ -201,6 +225,9 @@ int fsd_options_parse(int argc, char **argv, struct fsd_options *o, struct sbx_e
 		{ "version", no_argument, NULL, FSD_VERSION },
 		{ "help", no_argument, NULL, FSD_HELP },
 		{ "json", no_argument, NULL, 'j' },
+		{ "import-image", required_argument, NULL, FSD_IMPORT_IMAGE },
+		{ "remove-image", required_argument, NULL, FSD_REMOVE_IMAGE },
+		{ "list-images", no_argument, NULL, FSD_LIST_IMAGES },
 		{ NULL, 0, NULL, 0 },
 	};
 	int c, r = 0;
@@ -210,8 +237,11 @@ int fsd_options_parse(int argc, char **argv, struct fsd_options *o, struct sbx_e
 	o->workers = -1;
 	opterr = 0;
 	while (r == 0 && (c = getopt_long(argc, argv, "fdsnho:V", longs, NULL)) != -1) {
-		if (c == FSD_CHECK || c == FSD_PRINT_CONFIG || c == FSD_VERSION || c == FSD_HELP)
+		if (c == FSD_CHECK || c == FSD_PRINT_CONFIG || c == FSD_VERSION || c == FSD_HELP ||
+		    c == FSD_LIST_IMAGES)
 			o->mode = (enum fsd_mode)c;
+		else if (c == FSD_IMPORT_IMAGE || c == FSD_REMOVE_IMAGE)
+			r = take_image(o, (enum fsd_mode)c, optarg, e);
 		else if (c == 'f')
 			o->foreground = true;
 		else if (c == 'd')

@@ -7,7 +7,16 @@
 
 #include "base/error.h"
 
-enum fsd_mode { FSD_MOUNT = 1, FSD_CHECK, FSD_PRINT_CONFIG, FSD_VERSION, FSD_HELP };
+enum fsd_mode {
+	FSD_MOUNT = 1,
+	FSD_CHECK,
+	FSD_PRINT_CONFIG,
+	FSD_VERSION,
+	FSD_HELP,
+	FSD_IMPORT_IMAGE,
+	FSD_REMOVE_IMAGE,
+	FSD_LIST_IMAGES,
+};
 
 /* The command line of sandboxfs, taken apart. Strings are owned. */
 struct fsd_options {
@@ -19,6 +28,7 @@ struct fsd_options {
 	char *fuse_opts;      /* for the kernel and libfuse, comma separated */
 	char **overrides;     /* "key=value" settings */
 	size_t n_overrides;
+	char *image, *image_file; /* its name; of an import: the file, "-" is standard input */
 };
 
 /* INVALID_ARGUMENT names the option and what is allowed. */
@@ -32,6 +42,9 @@ extern const char fsd_usage[];
 int fsd_choose_state(struct fsd_options *o, struct sbx_error *e);
 /* A server that reads its own state through its own mount would wait for itself: INVALID_CONFIG. */
 int fsd_check_places(const struct fsd_options *o, struct sbx_error *e);
+/* Becomes sandbox-image, which is beside this program or in libexec, with the same command line; it
+ * returns only to say that it could not (INVALID_CONFIG). */
+int fsd_become_images(char **argv, struct sbx_error *e);
 /* Unmounts what a killed server left there. */
 void fsd_repair_mount(const char *mountpoint);
 

@@ -72,6 +72,30 @@ static int run_quietly(const char *const argv[])
 
 /* Every access to it says "Transport endpoint is not connected", but for those that the kernel
  * answers from its cache, as it may a stat. */
+int fsd_become_images(char **argv, struct sbx_error *e)
+{
+	static const char *const beside[] = { "sandbox-image", "../libexec/sandboxfs/sandbox-image",
+					      "../lib/sandboxfs/sandbox-image" };
+	char self[PATH_MAX], *slash;
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	self[n > 0 ? n : 0] = '\0';
+	slash = strrchr(self, '/');
+	if (slash)
+		*slash = '\0';
+	for (size_t i = 0; i < SBX_COUNT(beside); i++) {
+		sbx_autofree char *path = NULL;
+
+		if (asprintf(&path, "%s/%s", self, beside[i]) < 0)
+			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+		(void)execv(path, argv);
+	}
+	return sbx_fail_errno(e, SBX_E_INVALID_CONFIG, errno,
+			      "sandbox-image is not beside this program ('%s') nor in "
+			      "../libexec/sandboxfs",
+			      self);
+}
+
 void fsd_repair_mount(const char *mountpoint)
 {
 	struct statfs st;

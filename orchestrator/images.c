@@ -48,46 +48,6 @@ static int broken(int err, struct sbx_error *e)
 	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, err, "cannot use the image directory");
 }
 
-/* What an import has left that was killed; nobody else imports now. */
-static void sweep(int dir)
-{
-	int own = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = own >= 0 ? fdopendir(own) : NULL;
-	const struct dirent *de;
-
-	if (!d) {
-		sbx_closep(&own);
-		return;
-	}
-	while ((de = readdir(d)))
-		if (strncmp(de->d_name, work_prefix, sizeof(work_prefix) - 1) == 0)
-			(void)sbx_remove_tree(dir, de->d_name);
-	(void)closedir(d);
-}
-
-static int images_open(const struct orch_settings *st, const char *state_dir, struct images *ret,
-		       struct sbx_error *e)
-{
-	sbx_autofree char *path = orch_image_dir(st, state_dir);
-	int r;
-
-	if (!path)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
-	r = sbx_mkdirs(path, 0700);
-	ret->dir = r < 0 ? r : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (ret->dir < 0)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, r < 0 ? -r : errno,
-				      "cannot open the image directory '%s'", path);
-	ret->lock = openat(ret->dir, ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (ret->lock < 0)
-		return broken(errno, e);
-	while (flock(ret->lock, LOCK_EX) < 0)
-		if (errno != EINTR)
-			return broken(errno, e);
-	sweep(ret->dir);
-	return 0;
-}
-
 /* "sha256:..." as the name of a directory. */
 static void dir_name(const char *digest, char ret[ORCH_IMAGE_DIGEST])
 {
@@ -183,6 +143,50 @@ static bool drop_unnamed(int dir, const char *digest)
 	if (renameat(dir, name, dir, spare) == 0)
 		(void)sbx_remove_tree(dir, spare);
 	return true;
+}
+
+/* What an import has left that was killed, and images that had a run when they lost their name. */
+static void sweep(int dir)
+{
+	int own = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = own >= 0 ? fdopendir(own) : NULL;
+	const struct dirent *de;
+	char digest[ORCH_IMAGE_DIGEST];
+
+	if (!d) {
+		sbx_closep(&own);
+		return;
+	}
+	while ((de = readdir(d))) {
+		if (strncmp(de->d_name, work_prefix, sizeof(work_prefix) - 1) == 0)
+			(void)sbx_remove_tree(dir, de->d_name);
+		else if (orch_image_digest(de->d_name, digest))
+			(void)drop_unnamed(dir, digest);
+	}
+	(void)closedir(d);
+}
+
+static int images_open(const struct orch_settings *st, const char *state_dir, struct images *ret,
+		       struct sbx_error *e)
+{
+	sbx_autofree char *path = orch_image_dir(st, state_dir);
+	int r;
+
+	if (!path)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	r = sbx_mkdirs(path, 0700);
+	ret->dir = r < 0 ? r : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (ret->dir < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, r < 0 ? -r : errno,
+				      "cannot open the image directory '%s'", path);
+	ret->lock = openat(ret->dir, ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (ret->lock < 0)
+		return broken(errno, e);
+	while (flock(ret->lock, LOCK_EX) < 0)
+		if (errno != EINTR)
+			return broken(errno, e);
+	sweep(ret->dir);
+	return 0;
 }
 
 /* ---- importing --------------------------------------------------------------------------------

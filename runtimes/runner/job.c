@@ -445,6 +445,11 @@ static void record(struct job *j, const struct orch_outcome *out)
 	crash_point("after_settle");
 }
 
+static const char *digest_of(const struct job *j)
+{
+	return j->plan.image_digest[0] ? j->plan.image_digest : NULL;
+}
+
 static void finish(struct job *j)
 {
 	sbx_autobuf usage = SBX_BUF_INIT(16 << 10);
@@ -466,6 +471,7 @@ static void finish(struct job *j)
 		arts.skip_read_error++;
 	}
 	out.started_us = j->started_wall_us;
+	out.image_digest = digest_of(j);
 	out.n_patterns = j->spec->n_capture_patterns;
 	out.artifact_user_max = j->r->settings->max_artifact_bytes_per_user_mb << 20;
 	outcome_make(j->spec, &j->plan.plan, &j->end, j->log, &arts, &usage, message, &out);
@@ -483,6 +489,7 @@ static void failed(struct job *j, const struct sbx_error *why)
 								   : "runtime_error",
 		.message = why->message,
 		.usage = "{}",
+		.image_digest = digest_of(j),
 		.started_us = j->started_wall_us,
 	};
 
@@ -498,7 +505,7 @@ bool job_run(struct runner *r, const struct orch_order *order)
 	struct job j = { .r = r,
 			 .generation = order->generation,
 			 .fds = { -1, -1, -1, -1, -1 },
-			 .plan = { .workspace = -1 },
+			 .plan = { .workspace = -1, .image_held = -1 },
 			 .feeder = { .fd = -1, .spool = -1 },
 			 .claimed_us = sbx_boot_us(),
 			 .deadline_us = INT64_MAX,

@@ -20,8 +20,9 @@ void plan_clear(struct plan_store *p)
 	free(p->cwd);
 	free(p->image);
 	sbx_closep(&p->workspace);
+	sbx_closep(&p->image_held);
 	memset(p, 0, sizeof(*p));
-	p->workspace = -1;
+	p->workspace = p->image_held = -1;
 }
 
 /* What a program finds in its environment unless the spec says otherwise (docs/spec.md). */
@@ -127,8 +128,12 @@ int plan_make(const struct runner *r, const struct store_run *run, const struct 
 	int rc = orch_image_resolve(r->settings, r->host.state_dir,
 				    spec->base_image ? spec->base_image : "host", &ret->image, e);
 
+	if (rc == 0 && ret->image)
+		rc = orch_image_hold(ret->image, &ret->image_held, e);
 	if (rc < 0)
 		return rc;
+	if (ret->image)
+		(void)orch_image_digest(ret->image, ret->image_digest);
 	if (!spec->cwd)
 		ret->cwd = strdup("/workspace");
 	else if (spec->cwd[0] == '/')

@@ -41,7 +41,9 @@ struct plan_store {
 	struct rt_file *files;
 	char *cwd;
 	char *image;
-	int workspace; /* of the session; -1: none */
+	char image_digest[72]; /* "": it was not imported */
+	int image_held;	       /* so that it stays; -1: none */
+	int workspace;	       /* of the session; -1: none */
 };
 void plan_clear(struct plan_store *p);
 int plan_make(const struct runner *r, const struct store_run *run, const struct ms_run_spec *spec,

@@ -447,6 +447,9 @@ static void image__in_use_stays(void **state)
 	file_is(root, "etc/motd", "1");
 	(void)close(root);
 	(void)close(held);
+	/* Nobody has it any more, which the next one sees. */
+	assert_int_equal(orch_image_remove(&p->st, p->base, "none", &p->e), -SBX_E_IMAGE_NOT_FOUND);
+	is_absent(AT_FDCWD, path);
 	(void)close(imports(p, &one, "x"));
 	assert_int_equal(orch_image_remove(&p->st, p->base, "x", &p->e), 0);
 	assert_int_equal(orch_image_hold(path, &held, &p->e), -SBX_E_IMAGE_NOT_FOUND);
