@@ -2,7 +2,8 @@
 /*
  * Reads an archive that comes from outside, entry by entry, with libarchive: tar (ustar, pax, GNU;
  * as it is or with gzip, bzip2, xz or zstd) and zip. It makes names safe and keeps to limits; where
- * entries go is the caller's business. Memory does not grow with the archive.
+ * entries go is the caller's business. Memory does not grow with the archive, but for the directory
+ * of a zip, which has a limit.
  *
  * Not thread-safe: one archive belongs to one thread at a time.
  */
