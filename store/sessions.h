@@ -115,8 +115,8 @@ int store_snapshot_known(struct store *s, const char *id, bool *ret, struct sbx_
 /* <dir>/sessions/<id>/, made 0700 with an empty workspace/ when create is set. A directory
  * descriptor, or SESSION_NOT_FOUND. */
 int store_session_dir(struct store *s, const char *id, bool create, struct sbx_error *e);
-/* The workspace in that directory, for reading: a descriptor or a negative errno. Its owner may have
- * taken his own rights away, where the sandbox's user is the service's. */
+/* The workspace in that directory, for reading: a descriptor or a negative errno. Its owner may
+ * have taken his own rights away, where the sandbox's user is the service's. */
 int store_session_workspace(int dir);
 /* Takes the directory out of the way (a rename into <dir>/trash/), and the lock file with it. */
 int store_session_dir_remove(struct store *s, const char *id, struct sbx_error *e);
