@@ -25,6 +25,7 @@ RUNNER = os.path.join(os.path.abspath(sbx.BUILD), "runtimes", "runner", "sandbox
 PHASES = (None, "queued", "starting", "running", "completed", "failed", "killed", "timed_out")
 # What may be in a state directory when all is quiet; anything else is somebody's forgotten temporary.
 KNOWN = re.compile(r"state\.db(-wal|-shm)?|janitor\.lock|bound|notify(/feed)?|runners(/[^/,]+,[^/]+\.(bell|mark))?|sandboxfs\.log|images"
+                   r"|objects\.lock|objects|snapshots|sessions|trash"
                    r"|runs(/[0-9a-f-]{36}(/(log|log\.idx|stdin|ctl|artifacts(/.*)?))?)?")
 DIED = (5, 103, 104, 107)  # EIO, ECONNABORTED, ECONNRESET, ENOTCONN: the server is gone
 
