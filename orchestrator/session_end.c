@@ -33,8 +33,12 @@ enum {
 /* ---- one session ------------------------------------------------------------------------------
  */
 
-/* All that are there: none comes any more. */
-static void cancel_runs(struct orch *o, const struct store_session *s)
+/* What a session has many of, runs and their artifacts, each costs a sync of the disk. Whoever asks
+ * that it ends does a part of that and leaves the rest to the keeper: others need the thread. */
+enum pace { A_PART, THE_WHOLE };
+
+/* None comes any more. */
+static void cancel_runs(struct orch *o, const struct store_session *s, enum pace pace)
 {
 	struct orch_principal owner = { .uid = -1, .admin = true, .door = "local" };
 	char *ids[BATCH];
@@ -51,7 +55,7 @@ static void cancel_runs(struct orch *o, const struct store_session *s)
 						     NULL);
 			free(ids[i]);
 		}
-	} while (n == BATCH && rc == 0);
+	} while (n == BATCH && rc == 0 && pace == THE_WHOLE);
 }
 
 enum decision {
@@ -127,12 +131,14 @@ static bool note_artifacts(void *ctx, const struct store_run *r)
 	return list->n < BATCH;
 }
 
-static int drop_artifacts(struct orch *o, const char *session_id, struct sbx_error *e)
+/* *ret_all: no run has any now. */
+static int drop_artifacts(struct orch *o, const char *session_id, enum pace pace, bool *ret_all,
+			  struct sbx_error *e)
 {
 	struct runs list = { .row = INT64_MAX };
 	int rc = 0;
 
-	while (rc == 0 && list.row) {
+	do {
 		const struct store_run_filter f = { .session_id = session_id,
 						    .before_row = list.row,
 						    .limit = STORE_LIST_MAX };
@@ -142,7 +148,8 @@ static int drop_artifacts(struct orch *o, const char *session_id, struct sbx_err
 		rc = store_run_list(o->store, &f, note_artifacts, &list, e);
 		for (size_t i = 0; i < list.n && rc == 0; i++)
 			rc = janitor_drop_artifacts(o, list.ids[i], e);
-	}
+	} while (rc == 0 && list.row && (pace == THE_WHOLE || list.n < BATCH));
+	*ret_all = rc == 0 && !list.row;
 	return rc;
 }
 
@@ -184,13 +191,15 @@ static int drop_row(struct orch *o, const struct store_session *s, struct sbx_er
 
 /* The lock is held, and ending is final. Files first: what a crash leaves undone the row remembers.
  */
-static int remove_all(struct orch *o, const struct store_session *s, struct sbx_error *e)
+static int remove_all(struct orch *o, const struct store_session *s, enum pace pace, bool *ret,
+		      struct sbx_error *e)
 {
-	int rc = drop_artifacts(o, s->id, e);
+	int rc = drop_artifacts(o, s->id, pace, ret, e);
 
 	crash_point("door_session_artifacts_gone");
-	if (rc == 0)
-		rc = drop_snapshots(o, s->id, e);
+	if (rc < 0 || !*ret)
+		return rc;
+	rc = drop_snapshots(o, s->id, e);
 	atomic_store(&o->garbage, true);
 	crash_point("door_session_snapshots_gone");
 	if (rc == 0)
@@ -206,7 +215,7 @@ static int remove_all(struct orch *o, const struct store_session *s, struct sbx_
 }
 
 /* *ret: it is gone. */
-static int try_to_end(struct orch *o, struct store_session *s, int wait_ms, bool *ret,
+static int try_to_end(struct orch *o, struct store_session *s, enum pace pace, bool *ret,
 		      struct sbx_error *e)
 {
 	sbx_autoclose int lock = -1;
@@ -216,11 +225,11 @@ static int try_to_end(struct orch *o, struct store_session *s, int wait_ms, bool
 	if (s->ending_us != STORE_ENDING_FINAL)
 		rc = decide(o, s, FINISH, STORE_ENDING_FINAL, e);
 	if (rc == 0 && s->ending_us == STORE_ENDING_FINAL) {
-		lock = store_session_lock(o->store, s->id, true, wait_ms);
+		lock = store_session_lock(o->store, s->id, true, pace == A_PART ? 0 : LOCK_MS);
 		if (lock < 0) /* somebody still reads or writes there, or is at it, too */
 			return 0;
-		rc = remove_all(o, s, e);
-		*ret = rc == 0;
+		rc = remove_all(o, s, pace, ret, e);
+		*ret &= rc == 0;
 	}
 	if (rc == -SBX_E_SESSION_NOT_FOUND) { /* the other door was faster */
 		sbx_error_clear(e);
@@ -252,8 +261,8 @@ int orch_session_destroy(struct orch *o, const struct orch_principal *p, const c
 	}
 	if (rc < 0)
 		return rc;
-	cancel_runs(o, &s);
-	rc = try_to_end(o, &s, 0, &gone, e);
+	cancel_runs(o, &s, A_PART);
+	rc = try_to_end(o, &s, A_PART, &gone, e);
 	if (gone)
 		*ret = ORCH_GONE;
 	/* The rest, and what lies in the trash, is nothing that the caller waits for. */
@@ -385,8 +394,8 @@ static int end_one(struct orch *o, struct store_session *s, int64_t *next_us, bo
 
 	/* Whoever began it may have died before he came to that. */
 	if (s->ending_us != STORE_ENDING_FINAL)
-		cancel_runs(o, s);
-	rc = try_to_end(o, s, LOCK_MS, &gone, e);
+		cancel_runs(o, s, THE_WHOLE);
+	rc = try_to_end(o, s, THE_WHOLE, &gone, e);
 	if (rc < 0 || gone || !s->ending_us)
 		return rc;
 	if (s->ending_us > now) {

@@ -285,16 +285,53 @@ static void submit_many(struct house *h, const char *session)
 		MUST(submit(h, &ann, session, run, e));
 }
 
-static void destroy__cancels_all_runs(void **state)
+/* Whoever asks does a part of the work, the keeper all the rest. */
+static void destroy__leaves_many_runs_to_the_keeper(void **state)
 {
-	struct house *h = *state;
+	struct late l = { .h = *state };
 	struct orch_session_made s;
+	int64_t live = 0;
 	enum orch_ending how;
 
-	MUST(make(h, &ann, "{\"base_image\":\"host\"}", NULL, &s, e));
-	submit_many(h, s.id);
-	MUST(orch_session_destroy(&h->o, &ann, s.id, &how, e));
-	assert_int_equal(how, ORCH_GONE);
+	MUST(make(l.h, &ann, "{\"base_image\":\"host\"}", NULL, &s, e));
+	submit_many(l.h, s.id);
+	MUST(orch_session_destroy(&l.h->o, &ann, s.id, &how, e));
+	assert_int_equal(how, ORCH_ENDING);
+	MUST(store_session_runs(l.h->o.store, s.id, false, &live, e));
+	assert_true(live > 0 && live < MANY);
+	MUST(keep_once(&l, e));
+	while (there(l.h, s.id))
+		(void)sched_yield();
+	stop_keeper(l.h);
+}
+
+static void destroy__leaves_many_artifacts_to_the_keeper(void **state)
+{
+	static const struct store_artifact one = { "a", 1 };
+	struct late l = { .h = *state };
+	struct orch_session_made s;
+	enum orch_ending how;
+	struct store_tx *tx;
+	int64_t used = 0;
+	char run[37];
+
+	MUST(make(l.h, &ann, "{\"base_image\":\"host\"}", NULL, &s, e));
+	for (int i = 0; i < MANY; i++) {
+		MUST(submit(l.h, &ann, s.id, run, e));
+		claim_and_end(l.h, run);
+		tx = other(l.h);
+		MUST(store_tx_artifacts_add(tx, run, "ann", &one, 1, e));
+		MUST(store_commit(tx, false, e));
+	}
+	MUST(orch_session_destroy(&l.h->o, &ann, s.id, &how, e));
+	assert_int_equal(how, ORCH_ENDING);
+	assert_true(ending_of(l.h, s.id) == STORE_ENDING_FINAL);
+	MUST(keep_once(&l, e));
+	while (there(l.h, s.id))
+		(void)sched_yield();
+	stop_keeper(l.h);
+	MUST(store_usage_bytes(l.h->o.store, "ann", &used, e));
+	assert_int_equal(used, 0);
 }
 
 /* Ending was written down, and no run was cancelled. */
@@ -452,7 +489,8 @@ int main(void)
 		TEST(lock__leaves_no_file_of_what_is_gone),
 		TEST(lock__is_not_to_be_had_of_what_is_over),
 		TEST(submit__does_not_wait_for_who_copies),
-		TEST(destroy__cancels_all_runs),
+		TEST(destroy__leaves_many_runs_to_the_keeper),
+		TEST(destroy__leaves_many_artifacts_to_the_keeper),
 		TEST(end__goes_on_where_another_stopped),
 		TEST(tidy__removes_a_lock_without_a_directory),
 		TEST(end__goes_on_with_the_others),
