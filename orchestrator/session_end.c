@@ -27,7 +27,7 @@
 enum {
 	BATCH = 64,	 /* sessions, or runs of one, looked at in one go */
 	LOCK_MS = 1000,	 /* for whoever is still copying the workspace */
-	AGAIN_MS = 1000, /* after a failure of the store */
+	AGAIN_MS = 1000, /* after a failure of the store, or while a snapshot is taken */
 };
 
 /* ---- one session ------------------------------------------------------------------------------
@@ -446,9 +446,12 @@ static int keep(struct orch *o)
 
 	failed |= end_all(o, &next, &e);
 	failed |= has_failed(store_trash_empty(o->store, &e), "-", &e);
-	if (atomic_exchange(&o->garbage, false) && has_failed(snapshot_collect(o, &e), "-", &e)) {
-		atomic_store(&o->garbage, true);
-		failed = true;
+	if (atomic_exchange(&o->garbage, false)) {
+		int rc = snapshot_collect(o, &e);
+
+		failed |= has_failed(rc, "-", &e) || rc > 0;
+		if (rc != 0)
+			atomic_store(&o->garbage, true);
 	}
 	if (failed)
 		return AGAIN_MS;

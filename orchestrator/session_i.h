@@ -41,7 +41,7 @@ int64_t session_expiry(struct orch *o); /* of a session that is made or used now
 
 /* ---- snapshot.c ---- */
 
-/* Removes the content that no snapshot holds any more. */
+/* Removes the content that no snapshot holds any more. 1: not now, somebody takes a snapshot. */
 int snapshot_collect(struct orch *o, struct sbx_error *e);
 /* The files of the session's workspace are others now. */
 int session_files_changed(struct orch *o, const struct store_session *s, struct sbx_error *e);

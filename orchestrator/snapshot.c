@@ -11,7 +11,6 @@
 #include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -77,18 +76,6 @@ int session_files_changed(struct orch *o, const struct store_session *s, struct 
 }
 
 /* ---- taking and dropping ------------------------------------------------------------------- */
-
-/* Until the row is there, the collection of garbage must not take what we have just written. */
-static int hold_objects(struct orch *o, struct sbx_error *e)
-{
-	int fd = sbx_open_beneath(store_dir_fd(o->store), "objects.lock", O_RDWR | O_CREAT, 0600);
-
-	if (fd >= 0 && flock(fd, LOCK_SH) == 0)
-		return fd;
-	sbx_closep(&fd);
-	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, fd < 0 ? -fd : errno,
-			      "cannot lock the objects of snapshots");
-}
 
 /* The newest one: most of what it holds is still as it was. */
 static int newest(struct orch *o, const char *session_id, char ret[37], struct sbx_error *e)
@@ -192,9 +179,11 @@ int orch_snapshot_take(struct orch *o, const struct orch_principal *p, const cha
 		rc = newest(o, session_id, previous, e);
 	if (rc < 0)
 		return rc;
-	objects = hold_objects(o, e);
+	/* Until the row is there, the collection of garbage must not take what we write now. */
+	objects = snap_hold(o->store);
 	if (objects < 0)
-		return objects;
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -objects,
+				      "cannot lock the objects of snapshots");
 	sbx_id_new(id);
 	rc = snap_take(o->store, h.tree, id, previous[0] ? previous : NULL, &limits, &sums, e);
 	crash_point("door_snapshot_taken");
@@ -264,6 +253,8 @@ int snapshot_collect(struct orch *o, struct sbx_error *e)
 	int64_t bytes = 0;
 	int rc = snap_collect(o->store, is_known, &k, &bytes, e);
 
+	if (rc == 0 && bytes < 0)
+		return 1;
 	if (rc == 0 && bytes)
 		sbx_log(SBX_LOG_INFO, "content of dropped snapshots removed bytes=%lld",
 			(long long)bytes);

@@ -119,7 +119,7 @@ static int visit_object(struct collection *c, int dir, const char *name, struct 
 {
 	uint8_t hash[SNAP_HASH_LEN] = { c->group };
 
-	if (!parse_hex(name, 2 * (SNAP_HASH_LEN - 1), hash + 1))
+	if (!parse_hex(name, (size_t)2 * (SNAP_HASH_LEN - 1), hash + 1))
 		return 0;
 	return snap_table_has(&c->needed, hash) ? 0 : remove_file(c, dir, name, e);
 }

@@ -90,7 +90,7 @@ void snap_hash_hex(const uint8_t hash[SNAP_HASH_LEN], char out[65])
 {
 	static const char digits[] = "0123456789abcdef";
 
-	for (int i = 0; i < SNAP_HASH_LEN; i++) {
+	for (size_t i = 0; i < SNAP_HASH_LEN; i++) {
 		out[2 * i] = digits[hash[i] >> 4];
 		out[2 * i + 1] = digits[hash[i] & 15];
 	}

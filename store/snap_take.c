@@ -120,29 +120,27 @@ static int keep(struct snap_walk *w, struct snap_objects *o, int dir, const char
 }
 
 static int take_locked(struct store *s, int tree, const char *id, struct snap_walk *w,
-		       struct sbx_error *e)
+		       struct snap_objects *o, struct sbx_error *e)
 {
-	struct snap_objects objects;
 	sbx_autoclose int dir = snap_dir(s, SNAP_DIR_MANIFESTS, true);
 	int r;
 
 	if (dir < 0)
 		return snap_storage(e, -dir, "open the directory of snapshots");
-	r = snap_objects_init(&objects, s, false, e);
-	w->ctx = &objects;
+	r = snap_objects_init(o, s, false, e);
 	if (r == 0)
 		r = snap_walk(w, tree, e);
 	if (r == 0)
-		r = keep(w, &objects, dir, id, e);
-	w->sums.new_bytes = objects.new_bytes;
-	snap_objects_fini(&objects);
+		r = keep(w, o, dir, id, e);
+	w->sums.new_bytes = o->new_bytes;
 	return r;
 }
 
 int snap_take(struct store *s, int tree, const char *id, const char *previous,
 	      const struct snap_limits *limits, struct snap_sums *ret, struct sbx_error *e)
 {
-	struct snap_walk w = { .ops = &taking };
+	struct snap_objects objects = { .dir = -1 };
+	struct snap_walk w = { .ops = &taking, .ctx = &objects };
 	snap_auto struct snap *before = NULL;
 	sbx_autoclose int lock = -1;
 	int r;
@@ -158,9 +156,10 @@ int snap_take(struct store *s, int tree, const char *id, const char *previous,
 	r = open_previous(s, previous, &before, e);
 	w.before = before;
 	if (r == 0)
-		r = take_locked(s, tree, id, &w, e);
+		r = take_locked(s, tree, id, &w, &objects, e);
 	if (r == 0)
 		*ret = w.sums;
+	snap_objects_fini(&objects);
 	snap_walk_fini(&w);
 	return r;
 }
