@@ -133,10 +133,29 @@ int ms_check_null(struct ms_run_spec *s, const struct ms_row *row, const struct 
 	return 0;
 }
 
+/* Where it was submitted says of which session it is. */
+static int name_session(struct ms_run_spec *s, const char *id, struct sbx_error *e)
+{
+	if (!id)
+		return 0;
+	if (s->session_id && strcmp(s->session_id, id) != 0)
+		return ms_refuse(e, &(struct ms_refusal){ .field = "session_id",
+							  .problem = "names another session",
+							  .found = s->session_id,
+							  .allowed = id });
+	free(s->session_id);
+	s->session_id = strdup(id);
+	return s->session_id ? 0 : ms_no_memory(e);
+}
+
 int ms_check_image(struct ms_run_spec *s, const struct ms_row *row, const struct ms_options *opts,
 		   struct sbx_error *e)
 {
+	int rc = name_session(s, opts->session_id, e);
+
 	(void)row;
+	if (rc < 0)
+		return rc;
 	drop_blank(&s->base_image);
 	if (s->session_id && s->base_image)
 		return ms_refuse(e,

@@ -74,6 +74,8 @@ struct orch_request {
 	bool refuse_unknown;
 	bool default_image;	     /* base_image may be left out */
 	const char *idempotency_key; /* from a header; NULL: the document's own, if any */
+	const char
+		*session_id; /* of the run, from where it was submitted; NULL: the document's own */
 };
 struct orch_submitted {
 	char id[37];

@@ -20,6 +20,7 @@ int submit_parse(struct orch *o, const struct orch_request *rq, struct ms_run_sp
 		.refuse_unknown = rq->refuse_unknown,
 		.versions = st->supported_spec_versions,
 		.default_image = rq->default_image ? st->default_image : NULL,
+		.session_id = rq->session_id,
 	};
 
 	if (rq->script_allowed && rq->len >= 2 && memcmp(rq->text, "#!", 2) == 0)
