@@ -51,13 +51,26 @@ static bool later(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec != b->tv_sec ? a->tv_sec > b->tv_sec : a->tv_nsec > b->tv_nsec;
 }
 
+static int text_length(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
+		       off_t *ret)
+{
+	sbx_autobuf out = SBX_BUF_INIT(RENDER_MAX);
+	int r;
+
+	/* What is final is cached for all, so its size must be the same for all. */
+	*ret = is_final(ms_node(ino_node(ino)), run) ? -1 : text_size(f, req, ino);
+	if (*ret >= 0)
+		return 0;
+	r = render(f, req, ino, run, &out);
+	*ret = (off_t)out.len;
+	return r;
+}
+
 static int set_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ms_node *n,
 		    const struct run_ref *run, struct stat *st)
 {
-	sbx_autobuf out = SBX_BUF_INIT(RENDER_MAX);
 	struct timespec changed = { 0 };
 	int64_t size;
-	int r;
 
 	switch (n->kind) {
 	case MS_K_LOG:
@@ -80,15 +93,12 @@ static int set_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct 
 	case MS_K_STREAM:
 		return 0;
 	}
-	/* What is final is cached for all, so its size must be the same for all. */
-	size = is_final(n, run) ? -1 : text_size(f, req, ino);
-	if (size >= 0) {
-		st->st_size = size;
-		return 0;
-	}
-	r = render(f, req, ino, run, &out);
-	st->st_size = (off_t)out.len;
-	return r;
+	return text_length(f, req, ino, run, &st->st_size);
+}
+
+int node_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, off_t *ret)
+{
+	return text_length(f, req, ino, NULL, ret);
 }
 
 static double attr_timeout(const struct ms_node *n, const struct run_ref *run)
@@ -153,9 +163,13 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 		*timeout = FSD_ARTIFACTS;
 		return real_attr(f, ino, st);
 	}
+	if (is_shot(ino))
+		return shot_attr(f, ino, st, timeout);
 	n = ms_node(ino_node(ino));
 	if (!n)
 		return -ENOENT;
+	if (is_session_node(ino_node(ino)))
+		return session_attr(f, req, ino, st, timeout);
 	if (!ino_of_run(ino)) {
 		r = node_attr_run(f, req, ino, NULL, st, timeout);
 		if (r == 0 && ino_node(ino) == MS_N_RUNS) {

@@ -48,83 +48,6 @@ struct control_handle {
 	} * bound; /* owned: runs that end with this descriptor */
 };
 
-/* ---- last results ------------------------------------------------------------------------------
- */
-
-enum { RESULTS_MAX = 256, RESULT_LEN = 8192 };
-
-struct results {
-	pthread_mutex_t lock;
-	unsigned next;
-	struct {
-		uid_t uid;
-		enum ms_view view;
-		char *text; /* owned */
-		size_t len;
-	} rows[RESULTS_MAX]; /* the oldest is overwritten */
-};
-
-struct results *results_new(void)
-{
-	struct results *r = calloc(1, sizeof(*r));
-
-	if (r)
-		pthread_mutex_init(&r->lock, NULL);
-	return r;
-}
-
-void results_free(struct results *r)
-{
-	if (!r)
-		return;
-	for (size_t i = 0; i < RESULTS_MAX; i++)
-		free(r->rows[i].text);
-	pthread_mutex_destroy(&r->lock);
-	free(r);
-}
-
-void results_set(struct results *r, uid_t uid, enum ms_view view, const char *text, size_t len)
-{
-	size_t at;
-	char *copy = malloc(len + 1);
-
-	if (!copy)
-		return;
-	memcpy(copy, text, len);
-	copy[len] = '\0';
-	pthread_mutex_lock(&r->lock);
-	for (at = 0; at < RESULTS_MAX; at++)
-		if (r->rows[at].text && r->rows[at].uid == uid && r->rows[at].view == view)
-			break;
-	if (at == RESULTS_MAX)
-		at = r->next++ % RESULTS_MAX;
-	free(r->rows[at].text);
-	r->rows[at].uid = uid;
-	r->rows[at].view = view;
-	r->rows[at].text = copy;
-	r->rows[at].len = len;
-	pthread_mutex_unlock(&r->lock);
-}
-
-char *results_get(struct results *r, uid_t uid, enum ms_view view, size_t *ret_len)
-{
-	char *copy = NULL;
-
-	*ret_len = 0;
-	pthread_mutex_lock(&r->lock);
-	for (size_t i = 0; i < RESULTS_MAX && !copy; i++) {
-		if (!r->rows[i].text || r->rows[i].uid != uid || r->rows[i].view != view)
-			continue;
-		copy = malloc(r->rows[i].len + 1);
-		if (copy) {
-			memcpy(copy, r->rows[i].text, r->rows[i].len + 1);
-			*ret_len = r->rows[i].len;
-		}
-	}
-	pthread_mutex_unlock(&r->lock);
-	return copy ? copy : calloc(1, 1);
-}
-
 /* ---- the reply of a descriptor
  * -------------------------------------------------------------------- */
 
@@ -157,6 +80,27 @@ static int refuse(struct fsd *f, struct control_handle *h, const struct sbx_erro
 	return -fsd_errno(e);
 }
 
+/* What is submitted below a session is a run of that session. */
+static bool in_session(const struct control_handle *h)
+{
+	return ino_node(h->h.ino) == MS_N_SESS_RUNS_NEW;
+}
+
+static int make_session(struct fsd *f, struct control_handle *h, const struct orch_request *rq)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct orch_session_made made;
+	char *line = NULL;
+
+	if (orch_session_create(f->orch, &h->who, rq, NULL, &made, &e) < 0)
+		return refuse(f, h, &e);
+	if (asprintf(&line, "%s\n", made.id) < 0)
+		line = NULL;
+	set_reply(f, h, line);
+	reset_doc(f, h);
+	return 0;
+}
+
 static int act(struct fsd *f, struct control_handle *h)
 {
 	const struct orch_settings *st = orch_settings(f->orch);
@@ -164,12 +108,15 @@ static int act(struct fsd *f, struct control_handle *h)
 				   .len = h->doc.len,
 				   .script_allowed = true,
 				   .refuse_unknown = !st->fs_unknown_fields,
-				   .default_image = true };
+				   .default_image = true,
+				   .session_id = in_session(h) ? h->h.id : NULL };
 	sbx_autoerror e = SBX_ERROR_INIT;
 	struct orch_submitted done;
 	struct bound *node;
 	char *line = NULL;
 
+	if (h->verb == MS_W_MAKE_SESSION)
+		return make_session(f, h, &rq);
 	if (h->verb == MS_W_CHECK) {
 		struct sbx_buf out = SBX_BUF_INIT(1 << 20);
 
@@ -276,7 +223,7 @@ static int take_bytes(struct fsd *f, struct control_handle *h, const char *data,
 			sbx_fail(&e, SBX_E_NO_MEMORY, "no memory for the document");
 		return refuse(f, h, &e);
 	}
-	h->script = starts_script(h);
+	h->script = h->verb != MS_W_MAKE_SESSION && starts_script(h);
 	return h->script ? 0 : take_json(f, h);
 }
 
@@ -325,6 +272,7 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 		  struct fuse_file_info *fi)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
+	struct session_ref session;
 	struct control_handle *h;
 
 	/* Who only reads gets the last result as a plain text, with a size that one may seek in. */
@@ -341,6 +289,8 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	h->h.ino = ino;
 	if (run)
 		memcpy(h->h.id, run->key.id, sizeof(h->h.id));
+	else if (is_session_node(ino_node(ino)) && session_of(f, req, ino, &session) == 0)
+		memcpy(h->h.id, session.id, sizeof(h->h.id));
 	h->verb = n->verb;
 	h->view = n->view;
 	h->doc = (struct sbx_buf)SBX_BUF_INIT(MS_DOC_MAX);
@@ -356,9 +306,14 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 static int take_command(struct fsd *f, struct control_handle *h, const char *data, size_t len)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
-	int rc = h->verb == MS_W_CTL ? orch_run_ctl(f->orch, &h->who, h->h.id, data, len, &e)
-				     : orch_run_stdin(f->orch, &h->who, h->h.id, data, len, &e);
+	int rc;
 
+	if (h->verb == MS_W_SESSION_CTL)
+		rc = session_ctl(f, &h->who, h->h.id, data, len, &e);
+	else if (h->verb == MS_W_CTL)
+		rc = orch_run_ctl(f->orch, &h->who, h->h.id, data, len, &e);
+	else
+		rc = orch_run_stdin(f->orch, &h->who, h->h.id, data, len, &e);
 	return rc < 0 ? -fsd_errno(&e) : 0;
 }
 
@@ -367,7 +322,7 @@ static int take_command(struct fsd *f, struct control_handle *h, const char *dat
 
 static int take_write(struct fsd *f, struct control_handle *h, const struct act *a)
 {
-	if (h->verb == MS_W_SUBMIT || h->verb == MS_W_CHECK)
+	if (h->verb == MS_W_SUBMIT || h->verb == MS_W_CHECK || h->verb == MS_W_MAKE_SESSION)
 		return take_document(f, h, a->data, a->len, a->off);
 	return take_command(f, h, a->data, a->len);
 }
@@ -515,9 +470,10 @@ static void here_or_there(struct fsd *f, struct control_handle *h, struct act *a
 {
 	bool mine = lock_soon(h);
 	bool writes = mine && h->verb != MS_W_CHECK && (a->what == ACT_WRITE || h->script);
+	bool long_one = h->verb == MS_W_SESSION_CTL && a->what == ACT_WRITE;
 	int r = 0;
 
-	if (mine && (!writes || writers_here(f->writers, a))) {
+	if (mine && !long_one && (!writes || writers_here(f->writers, a))) {
 		perform(f, h, a);
 	} else {
 		r = writers_give(f->writers, a);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Look-up and listing of the synthetic directories. Offsets are cookies that stay true while
- * entries come and go: fixed children have their place in the table, runs their row.
+ * Look-up and listing of the synthetic directories.
  */
-#include "fsd/fsd_i.h"
+#include "fsd/dir_i.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,13 +10,7 @@
 
 #include "runtimes/runtimes.h"
 
-enum {
-	OFF_DOT = 1,
-	OFF_DOTDOT = 2,
-	OFF_FIXED = 16,	       /* + node id */
-	OFF_DYNAMIC = 1 << 10, /* + row */
-	RUNS_BATCH = 256,
-};
+enum { RUNS_BATCH = 256 };
 
 static bool visible(const struct orch_principal *p, const struct ms_node *n)
 {
@@ -105,6 +98,8 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 		return -ENOENT;
 	if (node == MS_N_RUN)
 		return child_run(f, req, name, ret);
+	if (is_session_node(node))
+		return session_child(f, req, parent, name, ret);
 	if (node == MS_N_RUNTIME) {
 		r = runtime_index(name, &row);
 		if (r < 0)
@@ -143,16 +138,7 @@ void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *na
 /* ---- listing
  * ------------------------------------------------------------------------------------- */
 
-struct listing {
-	struct fsd *f;
-	fuse_req_t req;
-	bool plus;
-	char *buf;
-	size_t size, len;
-};
-
-/* False: the buffer is full. */
-static bool add(struct listing *l, const char *name, off_t next, const struct fuse_entry_param *e)
+bool dir_add(struct listing *l, const char *name, off_t next, const struct fuse_entry_param *e)
 {
 	char *at = l->buf + l->len;
 	size_t left = l->size - l->len;
@@ -170,7 +156,7 @@ static bool add_dot(struct listing *l, const char *name, fuse_ino_t ino, off_t n
 	struct fuse_entry_param e = { .attr = { .st_ino = ino, .st_mode = S_IFDIR } };
 
 	/* Node id 0: the kernel does not look at it, and nothing is counted. */
-	return add(l, name, next, &e);
+	return dir_add(l, name, next, &e);
 }
 
 static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
@@ -182,10 +168,14 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 	if (!n->listed || strcmp(n->name, "*") == 0 || (run && !node_exists(n, run)))
 		return true;
 	fill_entry(l->f, ino_make(ino_row(dir), node), run, &e);
+	if (is_session_node(node))
+		e.entry_timeout = session_entry_time(l->f, node);
 	if (node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK)
 		e.ino = 0; /* its number is made by a look-up */
 	if (l->plus && e.ino) {
-		int r = node_attr_run(l->f, l->req, e.ino, run, &e.attr, &e.attr_timeout);
+		int r = is_session_node(node)
+				? session_attr(l->f, l->req, e.ino, &e.attr, &e.attr_timeout)
+				: node_attr_run(l->f, l->req, e.ino, run, &e.attr, &e.attr_timeout);
 
 		if (r == -ENOENT)
 			return true;
@@ -199,7 +189,7 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 		e.attr.st_mode =
 			n->kind < SBX_COUNT(types) && types[n->kind] ? types[n->kind] : S_IFREG;
 	}
-	return add(l, n->name, OFF_FIXED + (off_t)node, &e);
+	return dir_add(l, n->name, OFF_FIXED + (off_t)node, &e);
 }
 
 static bool add_run(struct listing *l, const struct store_run_key *key)
@@ -210,7 +200,7 @@ static bool add_run(struct listing *l, const struct store_run_key *key)
 	fill_entry(l->f, ino_make(key->row, MS_N_RUN), &run, &e);
 	if (node_attr_run(l->f, l->req, e.ino, &run, &e.attr, &e.attr_timeout) < 0)
 		return true;
-	return add(l, key->id, OFF_DYNAMIC + key->row, &e);
+	return dir_add(l, key->id, OFF_DYNAMIC + key->row, &e);
 }
 
 static int add_runs(struct listing *l, const struct orch_principal *p, int64_t after)
@@ -248,7 +238,7 @@ static void add_runtimes(struct listing *l, int64_t after)
 		if (node_attr_run(l->f, l->req, e.ino, NULL, &e.attr, &e.attr_timeout) < 0)
 			continue;
 		(void)snprintf(name, sizeof(name), "%s.json", k->name);
-		if (!add(l, name, OFF_DYNAMIC + (off_t)i + 1, &e))
+		if (!dir_add(l, name, OFF_DYNAMIC + (off_t)i + 1, &e))
 			return;
 	}
 }
@@ -272,12 +262,13 @@ static int list(struct listing *l, fuse_ino_t dir, const struct orch_principal *
 		return add_runs(l, p, after);
 	if (ino_node(dir) == MS_N_RUNTIMES)
 		add_runtimes(l, after);
-	return 0;
+	return session_list(l, dir, p, after);
 }
 
 void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus)
 {
 	struct listing l = { .f = f, .req = req, .plus = plus, .size = size };
+	struct session_ref session;
 	struct orch_principal p;
 	struct run_ref run;
 	int r = 0;
@@ -285,6 +276,8 @@ void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t 
 	who_is(f, req, &p);
 	if (ino_of_run(ino))
 		r = run_by_row(f, req, ino_row(ino), &run);
+	else if (is_session_node(ino_node(ino)))
+		r = session_of(f, req, ino, &session);
 	else if (!visible(&p, ms_node(ino_node(ino))))
 		r = -EACCES;
 	if (r == 0) {

@@ -118,12 +118,25 @@ static void log_events(struct feed *fd)
 	}
 }
 
+static void session_changed(struct fsd *f, const struct store_change *c)
+{
+	if (strcmp(c->what, "files") == 0)
+		work_changed(f, c->id);
+	else if (strcmp(c->what, "gone") == 0)
+		work_session_gone(f, c->id);
+}
+
 static void handle_change(struct feed *fd, const struct store_change *c)
 {
 	enum store_phase phase = store_phase_find(c->phase);
 
+	if (strcmp(c->kind, "session") == 0)
+		session_changed(fd->f, c);
+	else if (strcmp(c->kind, "snapshot") == 0 && strcmp(c->what, "gone") == 0)
+		shot_gone(fd->f, c->row);
 	if (strcmp(c->kind, "run") != 0)
 		return;
+	work_run_changed(fd->f, c->row); /* who waits for the end then sees what was written */
 	/* First whoever waits for an answer, then who only watches. */
 	parking_run_changed(fd->f->parking, c->row, store_phase_terminal(phase));
 	if (strcmp(c->what, "cancel") != 0) /* that is asked for, and `status` says nothing of it */
@@ -171,6 +184,7 @@ static void *feed_thread(void *arg)
 		if (n == 0) {
 			fd->missed = false;
 			change_events(fd);
+			work_look_all(fd->f);
 			parking_look_all(fd->f->parking);
 		}
 		for (int i = 0; i < n; i++) {

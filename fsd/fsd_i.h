@@ -20,14 +20,15 @@
 
 #include "mountspec/tree.h"
 #include "orchestrator/orchestrator.h"
+#include "orchestrator/sessions.h"
 #include "store/log.h"
 #include "store/store.h"
 
-enum { FSD_THREADS = 6 };
+enum { FSD_THREADS = 6, SESSION_NAME = 256 };
 
 /* Seconds for which the kernel may believe what can no longer change, and artifacts, which expire.
- * The server never invalidates anything: a thread that waits for the kernel's locks while the
- * process is killed would keep /dev/fuse open. */
+ * The server takes back what it said only in ways that wait for nothing, see work.c: a thread that
+ * waits for the kernel's locks while the process is killed would keep /dev/fuse open. */
 #define FSD_FOREVER   86400.0
 #define FSD_ARTIFACTS 5.0
 
@@ -36,6 +37,8 @@ struct kicker;
 struct feed;
 struct results;
 struct real_nodes;
+struct work_node;
+struct work_table;
 struct writers;
 
 struct fsd {
@@ -55,6 +58,9 @@ struct fsd {
 	struct writers *writers;
 	struct results *results;
 	struct real_nodes *real;
+	struct work_table *work;
+	struct shots *shots;
+	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
 	struct handle *handles;		/* open files; owns */
 	struct text_handle *live_texts; /* some of them, under handles_lock; the newest first */
@@ -75,6 +81,13 @@ struct fsd {
 
 /* ---- inode numbers ------------------------------------------------------------------------ */
 
+/* The top bits tell what a number is made of. Nodes of a snapshot's tree, see shot.c. */
+#define INO_SHOT (UINT64_C(1) << 61)
+/* Nodes of a workspace, see work.c: the rest is the address of the node. */
+#define INO_WORK (UINT64_C(1) << 62)
+/* Nodes of real trees (artifacts) have the top bit and live in a table, see real.c. */
+#define INO_REAL (UINT64_C(1) << 63)
+
 /* row 0: nodes that belong to no run; RUNTIME: index of the runtime + 1. */
 static inline fuse_ino_t ino_make(int64_t row, enum ms_node_id node)
 {
@@ -84,9 +97,10 @@ static inline int64_t ino_row(fuse_ino_t ino)
 {
 	return (int64_t)(ino >> 8);
 }
+/* MS_N_NONE: it is in another tree. */
 static inline enum ms_node_id ino_node(fuse_ino_t ino)
 {
-	return (enum ms_node_id)(ino & 0xff);
+	return ino & (INO_REAL | INO_WORK | INO_SHOT) ? MS_N_NONE : (enum ms_node_id)(ino & 0xff);
 }
 /* Does the row of this number name a run? For a runtime it is an index, and for runs/new and
  * runs/check a serial. */
@@ -106,8 +120,6 @@ static inline int serial_index(enum ms_node_id node)
 {
 	return node == MS_N_RUNS_NEW ? 0 : node == MS_N_RUNS_CHECK ? 1 : -1;
 }
-/* Nodes of real trees (artifacts) have the top bit and live in a table, see real.c. */
-#define INO_REAL (UINT64_C(1) << 63)
 
 /* ---- who.c -------------------------------------------------------------------------------------
  */
@@ -132,6 +144,8 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 /* The same when the run is known already. */
 int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 		  struct stat *st, double *timeout);
+/* How many bytes a reader of a rendered node would get. -errno. */
+int node_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, off_t *ret);
 /* Does this child of a run exist in its present state? */
 bool node_exists(const struct ms_node *n, const struct run_ref *run);
 /* How long the kernel may believe a name that leads to this node. */
@@ -160,7 +174,16 @@ enum { RENDER_MAX = 64 << 20 };
 struct holder;
 
 /* What fuse_file_info.fh points to. The first member says which kind it is. */
-enum handle_kind { H_TEXT = 1, H_LOG, H_CONTROL, H_STREAM, H_REAL_FILE, H_REAL_DIR };
+enum handle_kind {
+	H_TEXT = 1,
+	H_LOG,
+	H_CONTROL,
+	H_STREAM,
+	H_REAL_FILE,
+	H_REAL_DIR,
+	H_WORK_FILE,
+	H_WORK_DIR
+};
 struct handle {
 	enum handle_kind kind;
 	fuse_ino_t ino;
@@ -201,6 +224,8 @@ static inline struct handle *handle_of(const struct fuse_file_info *fi)
 
 /* Answers an open with this handle, which belongs to the kernel from here on. */
 void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, struct handle *h);
+/* The same without the answer. False: there are too many, and it is closed. */
+bool handle_add(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, struct handle *h);
 void handle_close(struct fsd *f, struct handle *h);
 /* Once no server thread runs any more. */
 void handle_close_all(struct fsd *f);
@@ -238,6 +263,7 @@ int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct times
 
 enum act_what { ACT_WRITE = 1, ACT_READ, ACT_FLUSH, ACT_RELEASE };
 /* One operation on a control handle. */
+struct job;
 struct act {
 	fuse_req_t req; /* NULL for ACT_RELEASE */
 	struct handle *h;
@@ -247,6 +273,7 @@ struct act {
 	off_t off;
 	/* Of writers.c. */
 	char *copy;		/* owned */
+	struct job *job;	/* owned; instead of all the above but req */
 	struct act *next, **at; /* all that wait or write; at is NULL when it is not among them */
 	bool queued, here;
 	atomic_bool give_up; /* its caller was interrupted: it need not wait for the store */
@@ -261,6 +288,21 @@ void writers_done(struct writers *w, struct act *a);
 /* Hands a copy to a writer, which calls control_perform. -EAGAIN: too many wait already, -ENOMEM,
  * -ENOTCONN: there are no writers any more. */
 int writers_give(struct writers *w, const struct act *a);
+/* What is not an operation on a handle. */
+struct job {
+	int (*perform)(struct fsd *f, struct job *j); /* 0 or -errno */
+	/* Afterwards, when it cannot be interrupted any more. */
+	void (*answer)(struct fsd *f, struct job *j, int r);
+	fuse_req_t req;
+	struct orch_principal who;
+	fuse_ino_t parent;
+	char id[37]; /* of the session */
+	char name[SESSION_NAME];
+	int fd; /* borrowed from an open file, which stays open until it is answered */
+	bool datasync;
+};
+/* Hands a copy to a writer; answers when there is none. */
+void writers_give_job(struct writers *w, const struct job *j);
 
 /* ---- control.c: new, check, ctl, stdin
  * ---------------------------------------------------------------------------------- */
@@ -358,11 +400,120 @@ int real_attr(struct fsd *f, fuse_ino_t ino, struct stat *st);
 void real_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void real_read(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off);
 void real_lseek(fuse_req_t req, struct fuse_file_info *fi, off_t off, int whence);
+/* Answers with a handle on this file, which it takes; read as the others. */
+void real_opened(struct fsd *f, fuse_req_t req, fuse_ino_t ino, int fd, struct fuse_file_info *fi);
 void real_release(struct handle *h);
 void real_opendir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void real_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off, bool plus);
 /* Is this the top of a real tree (runs/<run>/artifacts) or a node in one? */
 bool is_real_dir(fuse_ino_t ino);
+
+/* ---- session.c: sessions in the tree ------------------------------------------------------- */
+
+/* A session as the handlers need it. */
+struct session_ref {
+	int64_t row;
+	char id[37];
+	char name[SESSION_NAME]; /* in sessions/, for this caller */
+	bool mine;		 /* not seen as an administrator */
+	bool ending;
+	int64_t uid, created_us, changed_us;
+};
+/* -errno. A foreign one is -ENOENT in all of these. */
+int session_by_row(struct fsd *f, fuse_req_t req, int64_t row, struct session_ref *ret);
+int session_by_name(struct fsd *f, fuse_req_t req, const char *name, struct session_ref *ret);
+/* The session that a node belongs to; its times are those of what the node's row is about. */
+int session_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct session_ref *ret);
+/* Does the node belong to one session, run of a session or snapshot? */
+bool is_session_node(enum ms_node_id node);
+int session_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+		  struct fuse_entry_param *ret);
+double session_entry_time(struct fsd *f, enum ms_node_id node);
+int session_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
+/* The bytes of a node whose view is of a session. The caller has looked whether it may be seen. */
+int session_render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct sbx_buf *out);
+
+/* ---- session_ops.c ------------------------------------------------------------------------ */
+
+/* Is this a directory in which mkdir makes a session or a snapshot? */
+bool session_makes(fuse_ino_t parent);
+void session_mkdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
+void session_rmdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
+/* One command of ctl. It may take long. */
+int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, const char *text,
+		size_t len, struct sbx_error *e);
+
+/* ---- shot.c: trees of snapshots ------------------------------------------------------------- */
+
+struct shots;
+static inline bool is_shot(fuse_ino_t ino)
+{
+	return !(ino & (INO_REAL | INO_WORK)) &&
+	       ((ino & INO_SHOT) || ino_node(ino) == MS_N_SHOT_TREE);
+}
+struct shots *shot_open(void);
+void shot_free(struct shots *s);
+void shot_gone(struct fsd *f, int64_t row); /* the feed thread */
+int shot_attr(struct fsd *f, fuse_ino_t ino, struct stat *st, double *timeout);
+void shot_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
+void shot_readlink(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
+void shot_readdir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
+void shot_file_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+
+/* ---- work*.c: the workspace of a session ---------------------------------------------------- */
+
+static inline bool is_work(fuse_ino_t ino)
+{
+	return !(ino & INO_REAL) && ((ino & INO_WORK) || ino_node(ino) == MS_N_SESS_WORK);
+}
+struct work_table *work_open(struct fsd *f);
+int work_start(struct work_table *t, struct sbx_error *e);
+void work_stop(struct work_table *t); /* joins its thread */
+void work_free(struct work_table *t);
+/* The feed thread. A run has changed: others may begin or end to write to its workspace. */
+void work_run_changed(struct fsd *f, int64_t run_row);
+void work_changed(struct fsd *f, const char *session_id); /* by another door */
+void work_session_gone(struct fsd *f, const char *session_id);
+/* All names that the kernel knows are to be looked up again. Waits for nothing. */
+void work_new_epoch(struct fsd *f);
+void work_look_all(struct fsd *f); /* something may have been missed */
+
+/* Handlers; each answers. */
+int work_root_attr(struct fsd *f, fuse_ino_t ino, struct stat *st, double *timeout);
+void work_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
+void work_forget(struct fsd *f, fuse_ino_t ino, uint64_t nlookup); /* answers nothing */
+void work_getattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
+void work_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct stat *attr,
+		  int to_set, struct fuse_file_info *fi);
+void work_readlink(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
+void work_mkdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
+void work_mknod(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
+void work_symlink(struct fsd *f, fuse_req_t req, const char *target, fuse_ino_t parent,
+		  const char *name);
+void work_link(struct fsd *f, fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name);
+void work_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+		 struct fuse_file_info *fi);
+void work_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name, bool is_dir);
+void work_rename(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+		 fuse_ino_t newparent, const char *newname, unsigned flags);
+void work_file_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void work_read(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off);
+void work_write(fuse_req_t req, struct fuse_file_info *fi, const char *data, size_t size,
+		off_t off);
+void work_fsync(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, bool datasync);
+void work_lseek(fuse_req_t req, struct fuse_file_info *fi, off_t off, int whence);
+void work_fallocate(fuse_req_t req, struct fuse_file_info *fi, int mode, off_t off, off_t len);
+void work_copy_range(fuse_req_t req, struct fuse_file_info *from, off_t off_in,
+		     struct fuse_file_info *to, off_t off_out, size_t len);
+void work_release(struct handle *h);
+void work_dir_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void work_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off, bool plus);
+void work_statfs(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
+void work_getxattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void work_listxattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size);
+void work_setxattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const char *name,
+		   const char *value, size_t size, int flags);
+void work_removexattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const char *name);
 
 /* ---- ops.c
  * ----------------------------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ static void remove_handle(struct fsd *f, struct handle *h)
 	pthread_mutex_unlock(&f->handles_lock);
 }
 
-void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, struct handle *h)
+bool handle_add(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, struct handle *h)
 {
 	bool too_many;
 
@@ -101,8 +101,14 @@ void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, str
 		h->next->at = &h->next;
 	f->handles = h;
 	pthread_mutex_unlock(&f->handles_lock);
-	if (too_many) {
+	if (too_many)
 		handle_close(f, h);
+	return !too_many;
+}
+
+void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, struct handle *h)
+{
+	if (!handle_add(f, req, fi, h)) {
 		fuse_reply_err(req, EMFILE);
 		return;
 	}
@@ -131,6 +137,10 @@ void handle_close(struct fsd *f, struct handle *h)
 	case H_REAL_FILE:
 	case H_REAL_DIR:
 		real_release(h);
+		break;
+	case H_WORK_FILE:
+	case H_WORK_DIR:
+		work_release(h);
 		break;
 	}
 }

@@ -73,7 +73,7 @@ static int start_threads(struct server *s, struct sbx_error *e)
 	if (orch_settings(f->orch)->inotify && !(f->kicker = kicker_start(f, e)))
 		return -(int)e->code;
 	f->feed = feed_start(f, e);
-	if (!f->feed || !(f->writers = writers_start(f, e)))
+	if (!f->feed || !(f->writers = writers_start(f, e)) || work_start(f->work, e) < 0)
 		return -(int)e->code;
 	for (; s->n_threads < FSD_THREADS; s->n_threads++) {
 		int r = pthread_create(&s->threads[s->n_threads], NULL, serve_requests, s);
@@ -218,7 +218,9 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->results = results_new();
 	f->real = real_new();
 	f->parking = parking_new(f);
-	if (!f->results || !f->real || !f->parking)
+	f->work = work_open(f);
+	f->shots = shot_open();
+	if (!f->results || !f->real || !f->parking || !f->work || !f->shots)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (!orch_settings(f->orch)->inotify)
 		f->announced_row = INT64_MAX;
@@ -253,6 +255,7 @@ static void stop(struct server *s)
 	struct fsd *f = &s->fsd;
 
 	feed_stop(f->feed);
+	work_stop(f->work);
 	kicker_stop(f->kicker);
 	if (f->se)
 		stop_threads(s);
@@ -260,6 +263,8 @@ static void stop(struct server *s)
 	parking_end(f->parking);
 	/* Runs that are bound to one of them end here: nobody can close it any more. */
 	handle_close_all(f);
+	work_free(f->work);
+	shot_free(f->shots);
 	writers_free(f->writers);
 	feed_free(f->feed);
 	parking_free(f->parking);

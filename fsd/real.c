@@ -308,7 +308,6 @@ static struct real_handle *real_handle(enum handle_kind kind, fuse_ino_t ino, in
 void real_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct place p;
-	struct real_handle *h;
 	int fd, r = place_of(f, req, ino, &p);
 
 	if (r == 0 && (fi->flags & O_ACCMODE) != O_RDONLY)
@@ -318,9 +317,18 @@ void real_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_i
 		return;
 	}
 	fd = open_place(f, &p, NULL, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-	h = fd >= 0 ? real_handle(H_REAL_FILE, ino, fd) : NULL;
+	if (fd < 0)
+		fuse_reply_err(req, -fd);
+	else
+		real_opened(f, req, ino, fd, fi);
+}
+
+void real_opened(struct fsd *f, fuse_req_t req, fuse_ino_t ino, int fd, struct fuse_file_info *fi)
+{
+	struct real_handle *h = real_handle(H_REAL_FILE, ino, fd);
+
 	if (!h) {
-		fuse_reply_err(req, fd < 0 ? -fd : ENOMEM);
+		fuse_reply_err(req, ENOMEM);
 		sbx_closep(&fd);
 		return;
 	}

@@ -61,6 +61,24 @@ static int v_latest(struct view_ctx *c)
 	return rc;
 }
 
+static int v_last_session(struct view_ctx *c)
+{
+	return last(c, MS_V_LAST_SESSION);
+}
+
+static int v_latest_session(struct view_ctx *c)
+{
+	store_autosession s = { 0 };
+	struct orch_principal p;
+	int n;
+
+	who_is(c->f, c->req, &p);
+	n = store_session_list_before(c->f->store, p.user, INT64_MAX, &s, 1, c->e);
+	if (n >= 0)
+		sbx_buf_puts(c->out, n == 0 ? "none-yet" : s.entry ? s.entry : s.id);
+	return n < 0 ? n : 0;
+}
+
 static int v_spec(struct view_ctx *c)
 {
 	return orch_view_spec(c->f->orch, c->run, c->out, c->e);
@@ -155,6 +173,8 @@ static const struct {
 	[MS_V_USAGE] = { v_usage, false },
 	[MS_V_ADMIN_RUNS] = { v_runs, false },
 	[MS_V_QUEUE] = { v_queue, false },
+	[MS_V_LAST_SESSION] = { v_last_session, false },
+	[MS_V_LATEST_SESSION] = { v_latest_session, false },
 };
 
 int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
@@ -166,6 +186,8 @@ int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *
 	struct view_ctx c = { f, req, ino, NULL, out, &e };
 	int rc = 0;
 
+	if (n && !views[n->view].render && is_session_node(ino_node(ino)))
+		return session_render(f, req, ino, out);
 	if (!n || !views[n->view].render)
 		return -EACCES;
 	if (views[n->view].of_run) {
@@ -183,7 +205,7 @@ int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *
 
 bool is_final(const struct ms_node *n, const struct run_ref *run)
 {
-	if (n->view == MS_V_README)
+	if (n->view == MS_V_README || n->view == MS_V_SESSION_SPEC || n->view == MS_V_SHOT_META)
 		return true;
 	if (!run)
 		return false;

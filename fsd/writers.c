@@ -57,6 +57,7 @@ static void take(struct writers *w, struct act *a)
 static void act_free(struct act *a)
 {
 	free(a->copy);
+	free(a->job);
 	free(a);
 }
 
@@ -133,17 +134,16 @@ static struct act *copy_act(const struct act *a)
 	return copy;
 }
 
-int writers_give(struct writers *w, const struct act *a)
+/* Takes copy. */
+static int give(struct writers *w, struct act *copy)
 {
-	struct act *copy = copy_act(a);
+	fuse_req_t req = copy->req;
 	int r = 0;
 
-	if (!copy)
-		return -ENOMEM;
 	pthread_mutex_lock(&w->lock);
 	if (w->stop)
 		r = -ENOTCONN;
-	else if (a->req && w->queued >= WRITERS_QUEUED)
+	else if (req && w->queued >= WRITERS_QUEUED)
 		r = -EAGAIN;
 	else
 		put(w, copy);
@@ -153,21 +153,48 @@ int writers_give(struct writers *w, const struct act *a)
 		return r;
 	}
 	/* Nobody takes it yet, so the request is still ours. */
-	if (a->req)
-		fuse_req_interrupt_func(a->req, interrupted, w);
+	if (req)
+		fuse_req_interrupt_func(req, interrupted, w);
 	pthread_mutex_lock(&w->lock);
 	if (atomic_load(&copy->give_up)) {
 		take(w, copy);
 		r = -EINTR;
 	} else {
 		copy->queued = true;
-		w->queued += a->req ? 1 : 0;
+		w->queued += req ? 1 : 0;
 		pthread_cond_signal(&w->wake);
 	}
 	pthread_mutex_unlock(&w->lock);
 	if (r < 0)
 		act_free(copy);
 	return r;
+}
+
+int writers_give(struct writers *w, const struct act *a)
+{
+	struct act *copy = copy_act(a);
+
+	return copy ? give(w, copy) : -ENOMEM;
+}
+
+void writers_give_job(struct writers *w, const struct job *j)
+{
+	struct act *a = calloc(1, sizeof(*a));
+	struct job *copy = malloc(sizeof(*copy));
+	fuse_req_t req = j->req;
+	int r = -ENOMEM;
+
+	if (a && copy) {
+		*copy = *j;
+		a->req = req;
+		a->job = copy;
+		r = give(w, a);
+	} else {
+		free(copy);
+		free(a);
+	}
+	if (r < 0)
+		fuse_reply_err(req, -r);
 }
 
 /* Under the lock. */
@@ -178,6 +205,22 @@ static struct act *next_queued(struct writers *w)
 	while (a && !a->queued)
 		a = a->next;
 	return a;
+}
+
+static void perform(struct writers *w, struct act *a)
+{
+	struct job *j = a->job;
+	int r;
+
+	if (!j) {
+		control_perform(w->f, a);
+		return;
+	}
+	store_give_up_when(&a->give_up);
+	r = j->perform(w->f, j);
+	store_give_up_when(NULL);
+	writers_done(w, a);
+	j->answer(w->f, j, r);
 }
 
 static void *writer_thread(void *arg)
@@ -197,7 +240,7 @@ static void *writer_thread(void *arg)
 		a->queued = false;
 		w->queued -= a->req ? 1 : 0;
 		pthread_mutex_unlock(&w->lock);
-		control_perform(w->f, a);
+		perform(w, a);
 		act_free(a);
 		pthread_mutex_lock(&w->lock);
 	}

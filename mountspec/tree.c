@@ -48,6 +48,22 @@ enum ms_node_id ms_node_next(enum ms_node_id parent, enum ms_node_id after)
 	return MS_N_NONE;
 }
 
+/* What is written where the state has a name. */
+static const char *stands_for(enum ms_node_id id)
+{
+	switch (id) {
+	case MS_N_RUN:
+	case MS_N_SESS_RUN:
+		return "<run>";
+	case MS_N_SESSION:
+		return "<session>";
+	case MS_N_SHOT:
+		return "<snapshot>";
+	default:
+		return "<name>.json";
+	}
+}
+
 void ms_node_path(enum ms_node_id id, struct sbx_buf *out)
 {
 	const struct ms_node *n = ms_node(id);
@@ -56,10 +72,7 @@ void ms_node_path(enum ms_node_id id, struct sbx_buf *out)
 		return;
 	ms_node_path(n->parent, out);
 	sbx_buf_puts(out, "/");
-	if (strcmp(n->name, "*") != 0)
-		sbx_buf_puts(out, n->name);
-	else
-		sbx_buf_puts(out, id == MS_N_RUN ? "<run>" : "<name>.json");
+	sbx_buf_puts(out, strcmp(n->name, "*") == 0 ? stands_for(id) : n->name);
 }
 
 static const char head[] =
@@ -73,6 +86,9 @@ static const char head[] =
 	"    exec 3<>runs/new; cat spec.json >&3; read id <&3       the id of the run just "
 	"started\n"
 	"    echo cancel > runs/$id/ctl                             end it\n"
+	"    mkdir sessions/work                                    files that many runs share:\n"
+	"    cp -r src sessions/work/workspace                      put some there,\n"
+	"    echo '{...}' > sessions/work/runs/new                  run something on them\n"
 	"\n"
 	"A spec is one JSON object; only \"command\" is needed:\n"
 	"    {\"command\":[\"python3\",\"main.py\"],\n"
@@ -95,7 +111,7 @@ void ms_tree_readme(struct sbx_buf *out)
 		ms_node_path((enum ms_node_id)i, &path);
 		if (sbx_buf_failed(&path))
 			continue;
-		sbx_buf_printf(out, "%c %-30s %s\n", nodes[i].listed ? ' ' : '+', path.data,
+		sbx_buf_printf(out, "%c %-42s %s\n", nodes[i].listed ? ' ' : '+', path.data,
 			       nodes[i].doc);
 	}
 }

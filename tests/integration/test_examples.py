@@ -32,6 +32,9 @@ WANTED = {
                       r'refused.*\n\{"accepted":false,.*"did_you_mean":"command".*\}\n'
                       r'refused.*\n\{"accepted":false,.*"policy_unsupported".*\}\n',
     "interactive.sh": r"exit code: 0\n3 squared is 9\n12 squared is 144\n",
+    "session.sh": r"run number 1\nrun number 2\nseen from here: 2\nthis is run 3\ncount\.py\nn\n",
+    "snapshot.sh": r'exit code: 0\n(\{"path":"(fruit","change":"removed"|sorted","change":"added").*\}\n){2}'
+                   r"as it was: pear apple\nfruit\n",
     "parallel.sh": r"sum of the first ten squares: 385\n",
 }
 

@@ -14,7 +14,8 @@ import sbx  # noqa: E402
 
 ROW = re.compile(r'^X\((\w+),\s*(\w+),\s*"([^"]*)",\s*(\w+),\s*(0\d+),\s*(\w+),\s*(true|false),\s*(\w+),'
                  r'\s*(\w+),\s*(\w+),\s*"(.*)"\)$')
-DYNAMIC = {"RUN": "<run>", "RUNTIME": "namespace.json"}
+DYNAMIC = {"RUN": "<run>", "RUNTIME": "namespace.json", "SESSION": "<session>", "SESS_RUN": "<run>",
+           "SHOT": "<snapshot>"}
 ANY_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
@@ -39,6 +40,13 @@ class TreeCase(sbx.Case):
         super().setUpClass()
         cls.rows = table()
         assert len(cls.rows) > 30
+        # A session with a run of its own, for what is below sessions/.
+        os.makedirs(os.path.join(cls.m.mnt, "sessions/tree"))
+        cls.session = os.path.join(cls.m.mnt, "sessions/tree")
+        with open(os.path.join(cls.session, "status.json")) as f:
+            cls.session_id = json.load(f)["id"]
+        cls.in_session = cls.m.run({"command": ["true"], "session_id": cls.session_id})
+        os.mkdir(os.path.join(cls.session, "snapshots/one"))
         cls.run_ = cls.m.run({"command": ["sh", "-c", "cat; echo x > a"], "interactive": True,
                               "stdin_b64": "aGkK", "stdin_idle_timeout_sec": 1, "spec_version": "1.1",
                               "capture_patterns": ["a"]})
@@ -50,7 +58,11 @@ class TreeCase(sbx.Case):
         """The path of a row on this mount, for the run of the class; None where it has no such node."""
         if row["when"] == "SESSION":
             return None
-        return self.path(row["path"].replace("<run>", self.run_.id))
+        path = row["path"]
+        run = self.in_session if path.startswith("sessions/") else self.run_
+        for word, name in (("<run>", run.id), ("<session>", "tree"), ("<id>", self.session_id), ("<snapshot>", "one")):
+            path = path.replace(word, name)
+        return self.path(path)
 
     def assertErrno(self, numbers, fn, *args, **kw):
         numbers = numbers if isinstance(numbers, tuple) else (numbers,)
@@ -81,7 +93,9 @@ class EveryRow(TreeCase):
 
     def test_nothing_is_listed_that_is_not_in_the_table(self):
         known = {self.there(r) for r in self.rows}
-        for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.path("admin")):
+        known.add(self.in_session.dir)
+        for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.path("admin"), self.path("sessions"),
+                     self.session, self.session + "/runs", self.session + "/snapshots/one"):
             for name in os.listdir(base):
                 self.assertIn(os.path.join(base, name), known)
 
@@ -95,7 +109,8 @@ class EveryRow(TreeCase):
 
     def test_readdir_and_stat_agree_on_numbers_and_kinds(self):
         for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.run_.path("artifacts"), self.path("runtimes"),
-                     self.path("admin")):
+                     self.path("admin"), self.path("sessions"), self.session, self.session + "/runs",
+                     self.session + "/snapshots", self.session + "/snapshots/one"):
             with os.scandir(base) as it:
                 for e in it:
                     st = os.lstat(e.path)

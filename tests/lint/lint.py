@@ -368,7 +368,8 @@ def rows_of_the_tree():
         sym, parent, name, kind, mode, listed, doc = m.groups()
         if parent == "NONE":
             continue
-        name = {"RUN": "ID", "RUNTIME": "NAME.json"}.get(sym, name)
+        name = {"RUN": "ID", "RUNTIME": "NAME.json", "SESSION": "NAME", "SESS_BY_ID": "ID", "SESS_RUN": "ID",
+                "SHOT": "NAME"}.get(sym, name)
         paths[sym] = paths[parent] + name + ("/" if kind == "DIR" else "")
         yield "| `%s`%s | %s | %s |" % (paths[sym], "" if listed == "true" else " +", mode,
                                         doc.replace("|", "\\|"))
@@ -379,7 +380,7 @@ def docs_show_the_tree():
     """docs/mount.md has exactly the rows of mountspec/tree.def."""
     wanted = list(rows_of_the_tree())
     found = [line for line in text("docs/mount.md").splitlines()
-             if re.match(r"\| `[^`]+`( \+)? \| \d{4} \|", line)]
+             if re.match(r"\| `[^`]+`( \+)? \| \d{4,5} \|", line)]
     if not wanted:
         yield "mountspec/tree.def cannot be read any more"
     for row in wanted:

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Listing sessions, their runs and their snapshots. */
+#include "fsd/dir_i.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+enum { BATCH = 64 };
+
+/* An entry with its attributes where they are wanted. False: the buffer is full. */
+static bool add(struct listing *l, fuse_ino_t ino, const char *name, mode_t type, int64_t row)
+{
+	struct fuse_entry_param e = { .ino = ino, .generation = 1 };
+
+	e.entry_timeout = session_entry_time(l->f, ino_node(ino));
+	if (!l->plus || session_attr(l->f, l->req, ino, &e.attr, &e.attr_timeout) < 0) {
+		e.ino = 0; /* a look-up may have more luck */
+		e.attr.st_ino = ino;
+		e.attr.st_mode = type;
+	}
+	return dir_add(l, name, OFF_DYNAMIC + row, &e);
+}
+
+static bool add_session(struct listing *l, const struct orch_principal *p,
+			const struct store_session *s)
+{
+	bool mine = strcmp(p->user, s->user) == 0;
+
+	if (s->ending_us || (s->expires_us && s->expires_us <= sbx_now_us()))
+		return true;
+	return add(l, ino_make(s->row, MS_N_SESSION), mine && s->entry ? s->entry : s->id, S_IFDIR,
+		   s->row);
+}
+
+static int list_sessions(struct listing *l, const struct orch_principal *p, int64_t after)
+{
+	struct store_session list[BATCH];
+	sbx_autoerror e = SBX_ERROR_INIT;
+	bool room = true;
+	int n;
+
+	do {
+		n = store_session_list(l->f->store, p->admin ? NULL : p->user, after, list, BATCH,
+				       &e);
+		if (n < 0)
+			return -fsd_errno(&e);
+		for (int i = 0; i < n; i++) {
+			after = list[i].row;
+			room = room && add_session(l, p, &list[i]);
+			store_session_clear(&list[i]);
+		}
+	} while (room && n == BATCH);
+	return 0;
+}
+
+struct found {
+	int64_t row;
+	char id[37];
+};
+struct found_list {
+	struct found list[BATCH];
+	int n;
+};
+
+static bool note_run(void *ctx, const struct store_run *r)
+{
+	struct found_list *found = ctx;
+	struct found *one = &found->list[found->n++];
+
+	one->row = r->row;
+	(void)snprintf(one->id, sizeof(one->id), "%s", r->id);
+	return found->n < BATCH;
+}
+
+/* Newest first: `before` is the row of the last one. */
+static int list_runs(struct listing *l, const struct session_ref *s, int64_t before)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct found_list found;
+
+	do {
+		struct store_run_filter by = { .session_id = s->id,
+					       .before_row = before,
+					       .limit = BATCH };
+
+		found.n = 0;
+		if (store_run_list(l->f->store, &by, note_run, &found, &e) < 0)
+			return -fsd_errno(&e);
+		for (int i = 0; i < found.n; i++) {
+			before = found.list[i].row;
+			if (!add(l, ino_make(before, MS_N_SESS_RUN), found.list[i].id, S_IFLNK,
+				 before))
+				return 0;
+		}
+	} while (found.n == BATCH);
+	return 0;
+}
+
+static int list_shots(struct listing *l, const struct session_ref *s, int64_t after)
+{
+	struct store_snapshot list[BATCH];
+	sbx_autoerror e = SBX_ERROR_INIT;
+	bool room = true;
+	int n;
+
+	do {
+		n = store_snapshot_list(l->f->store, s->id, after, list, BATCH, &e);
+		if (n < 0)
+			return -fsd_errno(&e);
+		for (int i = 0; i < n; i++) {
+			after = list[i].row;
+			room = room &&
+			       add(l, ino_make(after, MS_N_SHOT),
+				   list[i].name ? list[i].name : list[i].id, S_IFDIR, after);
+			store_snapshot_clear(&list[i]);
+		}
+	} while (room && n == BATCH);
+	return 0;
+}
+
+int session_list(struct listing *l, fuse_ino_t dir, const struct orch_principal *p, int64_t after)
+{
+	enum ms_node_id node = ino_node(dir);
+	struct session_ref s;
+	int r;
+
+	if (node == MS_N_SESSIONS)
+		return list_sessions(l, p, after);
+	if (node != MS_N_SESS_RUNS && node != MS_N_SESS_SHOTS)
+		return 0;
+	r = session_of(l->f, l->req, dir, &s);
+	if (r < 0)
+		return r;
+	return node == MS_N_SESS_RUNS ? list_runs(l, &s, after) : list_shots(l, &s, after);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private to fsd/work*.c: the workspace of a session as a file system. Behind each of the kernel's
+ * numbers is a node, and behind a node a file of the backing directory, found again by a descriptor
+ * (O_PATH) or, when there are too many of those, by its name in its parent.
+ *
+ * The backing directory is the sandbox's, too: it changes at any moment, and what is in it is made
+ * to do harm. So nothing is ever opened but one name at a time below a held directory, without
+ * following a link, or by a descriptor of ours; and only plain files and directories are opened for
+ * more than looking.
+ */
+#ifndef SBX_FSD_WORK_I_H
+#define SBX_FSD_WORK_I_H
+
+#include "fsd/fsd_i.h"
+#include "orchestrator/sessions.h"
+
+/* What tells that a file is the same one. Numbers of files are used again, moments are not. */
+struct work_identity {
+	dev_t dev;
+	ino_t ino;
+	struct timespec born;
+	mode_t type; /* S_IFMT bits */
+};
+
+/* All fields under work_table.lock, but for those that never change (work, is, fd while pinned). */
+struct work_node {
+	struct work_node *next;	  /* in its bucket of the table */
+	struct work *work;	  /* counted */
+	struct work_node *parent; /* counted; NULL for the root */
+	char *name;		  /* owned; its name there, as far as is known */
+	struct work_identity is;
+	uint64_t nlookup;
+	unsigned refs; /* children, and the workspace for its root */
+	unsigned pins; /* operations and open files that use the descriptor */
+	int fd;	       /* owned; O_PATH; -1: to be opened when it is needed */
+	bool hashed;
+	bool keep;	/* its name may not be enough to find it again */
+	int64_t extra;	/* bytes that go from the workspace's account with the node */
+	uint64_t pages; /* the workspace's epoch at which the kernel began to cache its pages */
+	struct work_node *older, **newer;   /* those whose descriptor may be closed */
+	struct work_node *in_work, **in_at; /* all of the workspace */
+};
+
+struct work {
+	struct work *next; /* in its bucket */
+	struct fsd *f;
+	int64_t row;
+	char id[37];
+	uid_t uid; /* shown as owner of everything */
+	gid_t gid;
+	uid_t disk_uid; /* who owns the root of the backing directory, and what is made in it */
+	gid_t disk_gid;
+	int64_t cap;		/* bytes, 0: none */
+	unsigned refs;		/* nodes and operations; under the lock */
+	bool gone;		/* the session is no more: it goes with its last node */
+	struct work_node *root; /* counted; NULL: there is no such workspace (any more) */
+	struct work_node *nodes, **nodes_end; /* all but the root */
+	size_t n_nodes;
+	size_t sweep;		/* so many nodes from the first on are still to be told of */
+	_Atomic bool busy;	/* a run of the session is active: others change what is there */
+	_Atomic uint64_t epoch; /* raised when others may have changed it */
+	_Atomic int64_t used;	/* bytes in all files */
+	_Atomic bool measured;
+	_Atomic int64_t measured_us; /* boot clock */
+};
+
+enum { WORK_BUCKETS = 1 << 14, WORKS_BUCKETS = 256 };
+
+struct work_table {
+	struct fsd *f;
+	pthread_mutex_t lock; /* never held over a system call that could wait */
+	struct work_node *nodes[WORK_BUCKETS];
+	struct work *works[WORKS_BUCKETS];
+	_Atomic size_t n_works;
+	struct work_node *oldest, **newest; /* have a descriptor that nobody uses */
+	size_t open, open_max;		    /* descriptors of nodes */
+	/* The thread that tells the kernel. */
+	pthread_t thread;
+	pthread_cond_t wake;
+	bool running, stop;
+};
+
+/* ---- work.c: workspaces, and which are known ---------------------------------------------- */
+
+/* The root of the workspace of this session, pinned; opened by name when `fresh` is set, which
+ * notices that it was exchanged. */
+int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret);
+/* Once a reference or two are fewer: frees it if it is gone and this was the last. Under the lock.
+ */
+void work_settle(struct work_table *t, struct work *w);
+
+/* ---- work_node.c: nodes ------------------------------------------------------------------ */
+
+struct work_node *work_node_new(struct work *w, struct work_node *parent, const char *name, int fd,
+				const struct work_identity *is); /* under the lock */
+/* The node behind the number, with its descriptor open until it is unpinned; -errno. ESTALE: it
+ * cannot be found any more, which makes the kernel look the name up again. */
+int work_pin(struct fsd *f, fuse_ino_t ino, struct work_node **ret);
+/* One more user of what is pinned already. */
+void work_pin_more(struct work_node *n);
+void work_unpin(struct work_node *n);
+static inline void work_unpinp(struct work_node **n)
+{
+	if (*n)
+		work_unpin(*n);
+}
+#define work_autopin SBX_AUTO(work_unpinp)
+/* Gives a reference back, under the lock; what nobody needs any more comes into the list, which is
+ * for work_bury() without the lock. */
+void work_node_put(struct work_table *t, struct work_node *n, struct work_node **dead);
+void work_bury(struct work_table *t, struct work_node *dead);
+
+/* Looks a name up and counts it for the kernel. */
+int work_child(struct work_node *dir, const char *name, struct fuse_entry_param *ret);
+/* The same with a descriptor (O_PATH) of it, which is consumed. */
+int work_enter(struct work_node *dir, const char *name, int fd, struct fuse_entry_param *ret);
+/* What a name stands for now, before it is changed. -errno. */
+int work_identify(int dir, const char *name, struct work_identity *ret, struct stat *st);
+/* What is known of it has this place now. */
+void work_moved(const struct work_identity *is, struct work_node *from, struct work_node *to,
+		const char *name);
+/* Its last name is gone, and size bytes with it as soon as nobody uses it any more. */
+void work_gone(const struct work_identity *is, struct work_node *dir, int64_t size);
+/* Has more than one name from now on. */
+void work_keep(struct work_node *n);
+/* Directories between it and the root. */
+unsigned work_depth(struct work_node *n);
+
+/* ---- work_attr.c ------------------------------------------------------------------------- */
+
+int work_statx(int fd, struct stat *st, struct work_identity *ret);
+/* What may be seen of a backing file. Of a link, also the length of what is shown. */
+int work_present(struct work_node *n, struct stat *st);
+double work_attr_time(const struct work *w);
+double work_entry_time(const struct work *w);
+/* How long the kernel may believe that a name is not there. */
+double work_absent_time(const struct work *w);
+struct work_path {
+	char s[32];
+};
+/* The name under which a descriptor of ours can be used where the system wants a path. */
+struct work_path work_path(int fd);
+
+/* The number that is shown; the same each time. */
+uint64_t work_number(dev_t dev, ino_t ino);
+
+/* ---- work_file.c ------------------------------------------------------------------------- */
+
+/* Makes the handle of an open file or directory; takes fd, also on failure. -errno. */
+int work_opened(struct fsd *f, fuse_req_t req, struct work_node *n, int fd,
+		struct fuse_file_info *fi);
+/* The descriptor of a handle that may write; -1. */
+int work_handle_fd(const struct handle *h);
+
+/* ---- work_size.c: how much is in it ------------------------------------------------------- */
+
+/* May n grow by this many bytes? They are put on the account. */
+bool work_take(struct work_node *n, int64_t bytes);
+void work_give(struct work_node *n, int64_t bytes);
+int64_t work_used(struct work *w, int root);
+
+/* ---- work_link.c ------------------------------------------------------------------------- */
+
+/* What a link with this content shows that is `depth` directories below the root. */
+void work_target(const char *target, unsigned depth, struct sbx_buf *out);
+
+#endif
