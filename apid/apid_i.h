@@ -6,7 +6,9 @@
  *   main      signals
  *   acceptor  takes connections in, turns away what is too many, ends what is too slow (conn.c)
  *   http      a pool of libmicrohttpd's; each connection belongs to one of them; handlers run there
- *   watcher   follows the feed and continues requests that wait for the end of a run (wait.c)
+ *   watcher   follows the feed and continues requests that wait for the end of a run or of a session
+ *             (wait.c)
+ *   workers   do what waits for the disk, started when there is something to do (worker.c)
  *   streams   every WebSocket, in one epoll loop (ws.c and its like)
  * A handler never waits for anything but the store: what waits is suspended.
  */
@@ -23,6 +25,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "orchestrator/orchestrator.h"
+#include "orchestrator/sessions.h"
 
 #define API_BASE "/api/v1/sandbox"
 
@@ -32,6 +35,7 @@ enum {
 	API_REPLY_MAX = 64 << 20,      /* of what is made in memory */
 	API_ETAG = 64,
 	API_REQUEST_ID = 64, /* bytes of X-Request-ID that are kept */
+	API_FORM_EXTRA = 1 << 20, /* of an upload, beside the files: boundaries and headers */
 };
 
 struct auth;
@@ -39,6 +43,7 @@ struct conns;
 struct finished;
 struct http;
 struct waiting;
+struct worker;
 struct ws;
 
 struct apid {
@@ -48,6 +53,7 @@ struct apid {
 	struct auth *auth;
 	struct conns *conns;
 	struct waiting *waiting;
+	struct worker *worker;
 	struct finished *finished;
 	struct ws *ws;
 	/* Since this process began, for /metrics. */
@@ -66,7 +72,8 @@ enum wait_end {
 	WAIT_ENDED,
 	WAIT_TIME,
 	WAIT_GONE,
-	WAIT_LOOK /* wait again if need be */
+	WAIT_LOOK,  /* wait again if need be */
+	WAIT_WORKED /* what was given to the workers is done */
 };
 enum req_verdict {
 	REQ_FINE,
@@ -90,11 +97,13 @@ struct req {
 	struct orch_principal who; /* of routes that need a login */
 	struct sbx_buf body;	   /* whole when the handler is called; data NULL when empty */
 	size_t drained;		   /* bytes of the body that came */
+	size_t taken;		   /* the same of an upload, as long as nothing was against it */
+	bool opening;		   /* an upload that is suspended in its head */
 	enum req_verdict verdict;
 	const char *hint;	 /* of REQ_BAD_PATH: which of the two answers; of ..FRAMING: why */
 	char allow[ROUTE_ALLOW]; /* of REQ_NO_ROUTE: methods that would do */
 	struct sbx_error why;	 /* of REQ_ERROR */
-	enum wait_end continued; /* called again after waiting_add(), and why */
+	enum wait_end continued; /* called again after it was suspended, and why */
 	bool waited;		 /* it was suspended; wait.c's */
 	void *state;		 /* the handler's own, between two calls; freed by free_state */
 	void (*free_state)(void *state);
@@ -142,6 +151,8 @@ enum MHD_Result reply_bad_path(struct req *q, const char *detail); /* 400, see r
 enum MHD_Result reply_no_route(struct req *q, const char *allow);  /* 404, or 405 with methods */
 /* 422: a member of the query. */
 enum MHD_Result reply_invalid_query(struct req *q, const char *name, const char *message);
+/* The document of reply_error. */
+void reply_error_document(const struct req *q, const struct sbx_error *e, struct sbx_buf *out);
 /* For a file: `response` is consumed. */
 enum MHD_Result reply_response(struct req *q, int status, struct MHD_Response *response,
 			       const char *const *headers);
@@ -159,11 +170,17 @@ struct route {
 	enum route_access access;
 	handler *handle;
 	const char *tag;     /* for openapi.json */
-	const char *body;    /* name of the body's schema there, NULL: takes no body */
+	/* Name of the body's schema there, NULL: takes no body; "?" in front: may be absent, "@": is
+	 * a form with files, which the handler takes as it comes (upload.c). */
+	const char *body;
 	const char *answer;  /* name of the answer's schema */
 	const char *summary; /* one line */
 };
 const struct route *route_at(size_t i); /* NULL past the end */
+static inline bool route_streams(const struct route *r)
+{
+	return r && r->body && r->body[0] == '@';
+}
 /* Finds the route and fills q->param. NULL: no such path (404), or, when ret_allow is not empty,
  * the methods in it would do (405). */
 const struct route *route_find(struct req *q, char ret_allow[ROUTE_ALLOW]);
@@ -211,8 +228,8 @@ int64_t conns_count(struct conns *c);
 /* A connection that was taken in never got as far as conns_notify. */
 void conns_lost(struct conns *c);
 
-/* ---- wait.c: requests that wait for the end of a run
- * --------------------------------------------- */
+/* ---- wait.c: requests that wait for an end
+ * ----------------------------------------------------- */
 
 int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e);
 /* Continues all of them, suspends none any more, and gives their answers a moment to get out. */
@@ -222,6 +239,31 @@ struct waiting *waiting_free(struct waiting *w); /* NULL is fine */
 /* Suspends the request until the run has ended, the time (boot clock) is over or the client has
  * gone; then its handler is called again with q->continued. False: it shall go on at once. */
 bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_us);
+/* The same until something happens to a session that is being destroyed: then its handler looks,
+ * and may wait again. */
+bool waiting_add_session(struct req *q, const char *session_id, int64_t row, int64_t until_us);
+/* It is about to be suspended by somebody else, and its answer shall get out as well when the
+ * service stops. False: nothing is suspended any more. */
+bool waiting_hold(struct req *q);
+
+/* ---- worker.c: what waits for the disk
+ * --------------------------------------------------------- */
+
+enum work_kind {
+	WORK_LOCKS = 1, /* may wait until others give a workspace back */
+	WORK_GIVES,	/* gives one back: never waits for those */
+};
+struct worker *worker_new(void); /* NULL without memory; no thread yet */
+/* What runs is finished; what has not begun is answered as the handler has prepared it. */
+void worker_end(struct worker *w); /* NULL is fine */
+struct worker *worker_free(struct worker *w); /* NULL is fine */
+/* Suspends the request; a thread calls work(q), and then its handler is called again with
+ * WAIT_WORKED. q is the thread's meanwhile. Of one session only one thing of WORK_LOCKS is done at
+ * a time. False, with the refusal: it is not done. */
+bool worker_add(struct req *q, const char *session_id, enum work_kind kind,
+		void (*work)(struct req *q), struct sbx_error *e);
+/* The same for nobody: also at once, in this thread, when it must be. */
+void worker_do(struct apid *a, void (*work)(void *what), void *what);
 
 /* ---- finished.c: answers about runs that have ended ---------------------------------------------
  */
@@ -253,6 +295,19 @@ void ws_metrics(struct ws *w, struct sbx_buf *out);
 #define X(method, path, access, handle, ...) handler handle;
 #include "apid/routes.def"
 #undef X
+
+/* sessions.c: the one that the path names. SESSION_NOT_FOUND. */
+int session_find(struct req *q, struct store_session *ret, struct sbx_error *e);
+
+/* upload.c: an upload from its head to its end; session_files_post is called after that. */
+
+/* What can be said against it before its body comes; makes q->state. */
+int upload_head(struct req *q, struct sbx_error *e);
+/* Suspends it until the workspace is ours. False, with the refusal: it is not. */
+bool upload_open(struct req *q, struct sbx_error *e);
+int upload_opened(struct req *q, struct sbx_error *e); /* afterwards: how that went */
+int upload_take(struct req *q, const char *data, size_t len, struct sbx_error *e);
+void upload_drop(struct req *q); /* it is refused: what came is forgotten now */
 
 /* info.c: the answer that a view of the orchestrator is, or its refusal. */
 enum MHD_Result reply_view(struct req *q, int rc, struct sbx_buf *out, const struct sbx_error *e);

@@ -185,7 +185,7 @@ void conns_stage(struct req *q, enum conn_stage stage)
 		return;
 	one->request = stage == CONN_IDLE ? NULL : q;
 	pthread_mutex_lock(&c->lock);
-	if (one->stage != stage) {
+	if (one->stage != stage || stage == CONN_BODY) {
 		list_remove(c, one);
 		list_append(c, one, stage);
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One request, between libmicrohttpd and a handler: its head is judged as soon as it is there
- * (path, method, login, size), its body is collected, then the handler is called.
+ * (path, method, login, size), its body is collected, then the handler is called. The body of an
+ * upload is handed on as it comes.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -146,11 +147,19 @@ static bool has_long_body(const struct req *q)
 	return length && strtoll(length, NULL, 10) > SMALL_BODY;
 }
 
+/* A body has fewer bytes than this. */
+static int64_t body_limit(const struct req *q)
+{
+	if (!route_streams(q->route))
+		return API_BODY_MAX;
+	return (orch_settings(q->a->orch)->max_upload_mb << 20) + API_FORM_EXTRA + 1;
+}
+
 static bool is_too_long(const struct req *q)
 {
 	const char *length = req_header(q, MHD_HTTP_HEADER_CONTENT_LENGTH);
 
-	return length && strtoll(length, NULL, 10) >= API_BODY_MAX;
+	return length && strtoll(length, NULL, 10) >= body_limit(q);
 }
 
 struct heading {
@@ -207,9 +216,10 @@ static const char *framing_problem(const struct req *q, const char *version)
 	return NULL;
 }
 
-static void too_large(struct sbx_error *e)
+static void too_large(struct req *q)
 {
-	sbx_fail(e, SBX_E_SPEC_TOO_LARGE, "the body is longer than %d bytes", API_BODY_MAX - 1);
+	sbx_fail(&q->why, SBX_E_SPEC_TOO_LARGE, "the body is longer than %lld bytes",
+		 (long long)body_limit(q) - 1);
 }
 
 /* Everything that can be said against it before its body is read. */
@@ -231,9 +241,11 @@ static enum req_verdict judge(struct req *q, const char *version)
 	    log_in(q, &q->why) < 0)
 		return REQ_ERROR;
 	if (is_too_long(q)) {
-		too_large(&q->why);
+		too_large(q);
 		return REQ_ERROR;
 	}
+	if (route_streams(q->route) && upload_head(q, &q->why) < 0)
+		return REQ_ERROR;
 	return REQ_FINE;
 }
 
@@ -276,35 +288,60 @@ static void recall_end(const struct req *q)
  * client is told in spite of that. */
 static enum MHD_Result cut_off(struct req *q)
 {
-	static const char body[] =
-		"{\"error\":{\"code\":\"spec_too_large\",\"message\":\"the body is too long\","
-		"\"details\":{}},\"detail\":\"the body is too long\"}\n";
-	char told[512];
-	int n = snprintf(told, sizeof(told),
-			 "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\n"
-			 "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-			 sizeof(body) - 1, body);
+	sbx_autobuf body = SBX_BUF_INIT(64 << 10), told = SBX_BUF_INIT(64 << 10);
 
-	q->status = MHD_HTTP_CONTENT_TOO_LARGE;
-	if (!MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_GNUTLS_SESSION)) {
+	if (q->verdict != REQ_ERROR) { /* it was refused for something else, and is too long */
+		too_large(q);
+		q->verdict = REQ_ERROR;
+	}
+	q->status = sbx_code_http(q->why.code);
+	reply_error_document(q, &q->why, &body);
+	sbx_buf_printf(&told,
+		       "HTTP/1.1 %d %s\r\nConnection: close\r\n"
+		       "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+		       q->status, MHD_get_reason_phrase_for((unsigned)q->status), body.len, body.data ? body.data : "");
+	if (!told.failed && !MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_GNUTLS_SESSION)) {
 		conns_linger(q);
-		(void)send(req_socket(q), told, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+		(void)send(req_socket(q), told.data, told.len, MSG_DONTWAIT | MSG_NOSIGNAL);
 		(void)shutdown(req_socket(q), SHUT_WR);
 	}
 	return MHD_NO;
 }
 
+/* Of an upload: on to where it belongs. What is refused there is still read away, as long as it is
+ * no more than anybody may send. */
+static void pass_on(struct req *q, const char *data, size_t size)
+{
+	enum { A_STEP = 1 << 20 };
+	size_t before = q->taken;
+
+	q->taken += size;
+	if (q->taken >= (size_t)body_limit(q))
+		too_large(q);
+	else if (upload_take(q, data, size, &q->why) == 0) {
+		if (before / A_STEP != q->taken / A_STEP) /* it is slow, but it goes on */
+			conns_stage(q, CONN_BODY);
+		return;
+	}
+	q->verdict = REQ_ERROR;
+	upload_drop(q);
+}
+
 static enum MHD_Result take_body(struct req *q, const char *data, size_t *size)
 {
-	if (q->verdict == REQ_FINE && q->drained + *size >= API_BODY_MAX) {
-		too_large(&q->why);
+	bool streams = q->verdict == REQ_FINE && route_streams(q->route);
+
+	if (q->verdict == REQ_FINE && !streams && q->drained + *size >= API_BODY_MAX) {
+		too_large(q);
 		q->verdict = REQ_ERROR;
 	}
-	q->drained += *size;
+	q->drained += streams ? 0 : *size;
 	if (q->drained > DRAIN_MAX)
 		return cut_off(q);
 	/* Kept only for whoever takes one, which is nobody without a login. */
-	if (q->verdict == REQ_FINE && q->route->body)
+	if (streams)
+		pass_on(q, data, *size);
+	else if (q->verdict == REQ_FINE && q->route->body)
 		sbx_buf_add(&q->body, data, *size);
 	*size = 0;
 	recall_end(q);
@@ -321,25 +358,50 @@ static enum MHD_Result answer(struct req *q)
 	return q->verdict == REQ_FINE ? q->route->handle(q) : refuse(q);
 }
 
+/* An upload is suspended until its workspace is to be had, and goes on with its body. */
+static bool opens(struct req *q)
+{
+	if (q->verdict != REQ_FINE || !route_streams(q->route))
+		return false;
+	q->opening = upload_open(q, &q->why);
+	if (!q->opening)
+		q->verdict = REQ_ERROR;
+	return q->opening;
+}
+
 /* A refusal waits until a short body has been read away; before a long one it ends the connection.
  */
+static enum MHD_Result refuse_or_go_on(struct req *q)
+{
+	if (q->verdict == REQ_BAD_FRAMING || (q->verdict != REQ_FINE && has_long_body(q))) {
+		conns_linger(q);
+		return refuse(q);
+	}
+	if (req_header(q, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
+	    req_header(q, MHD_HTTP_HEADER_TRANSFER_ENCODING))
+		recall_end(q);
+	return MHD_YES;
+}
+
 static enum MHD_Result begin(struct req *q, const char *method, const char *version)
 {
-	bool now;
-
 	q->method = method;
 	give_id(q);
 	conns_stage(q, CONN_BODY);
 	q->verdict = judge(q, version);
-	now = q->verdict == REQ_BAD_FRAMING || (q->verdict != REQ_FINE && has_long_body(q));
-	if (!now) {
-		if (req_header(q, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
-		    req_header(q, MHD_HTTP_HEADER_TRANSFER_ENCODING))
-			recall_end(q);
-		return MHD_YES;
-	}
-	conns_linger(q);
-	return refuse(q);
+	return opens(q) ? MHD_YES : refuse_or_go_on(q);
+}
+
+/* libmicrohttpd makes its first call once more for a request that was suspended in it. */
+static enum MHD_Result begin_again(struct req *q)
+{
+	q->opening = false;
+	q->continued = WAIT_NONE;
+	waiting_done(q); /* no answer is due yet */
+	conns_stage(q, CONN_BODY);
+	if (upload_opened(q, &q->why) < 0)
+		q->verdict = REQ_ERROR;
+	return refuse_or_go_on(q);
 }
 
 static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const char *url,
@@ -355,6 +417,8 @@ static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const
 		return MHD_NO; /* no memory */
 	if (!q->method)
 		return begin(q, method, version);
+	if (q->opening)
+		return begin_again(q);
 	if (*size)
 		return take_body(q, data, size);
 	return answer(q);

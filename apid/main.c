@@ -40,7 +40,7 @@ static int start(struct apid *a, const struct apid_options *o, struct sbx_error 
 	rc = conns_open(a, &a->conns, e);
 	if (rc == 0)
 		rc = auth_new(a, &a->auth, e);
-	if (rc == 0 && !(a->finished = finished_new()))
+	if (rc == 0 && (!(a->finished = finished_new()) || !(a->worker = worker_new())))
 		rc = sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (rc == 0)
 		rc = waiting_start(a, &a->waiting, e);
@@ -53,15 +53,17 @@ static int start(struct apid *a, const struct apid_options *o, struct sbx_error 
 	return rc == 0 ? conns_start(a->conns, e) : rc;
 }
 
-/* New connections first; then whoever waits gets an answer; then the streams, which libmicrohttpd
- * must let go of before it can stop. */
+/* New connections first; then what is done for requests is done to its end, and whoever waits gets
+ * an answer; then the streams, which libmicrohttpd must let go of before it can stop. */
 static void stop(struct apid *a)
 {
 	conns_stop(a->conns);
+	worker_end(a->worker);
 	waiting_end(a->waiting);
 	ws_end(a->ws);
 	http_stop(a->http);
 	ws_free(a->ws);
+	worker_free(a->worker);
 	waiting_free(a->waiting);
 	finished_free(a->finished);
 	conns_close(a->conns);

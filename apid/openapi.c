@@ -23,6 +23,7 @@ static void add_named(struct sbx_buf *out, const char *name, size_t len, bool nu
 		{ "string", "string", NULL }, { "integer", "integer", NULL },
 		{ "number", "number", NULL }, { "boolean", "boolean", NULL },
 		{ "object", "object", NULL }, { "time", "string", "date-time" },
+		{ "binary", "string", "binary" },
 	};
 
 	for (size_t i = 0; i < SBX_COUNT(plain); i++) {
@@ -80,12 +81,25 @@ static bool same_schema(size_t i, size_t j)
 	       strcmp(schema_rows[i].schema, schema_rows[j].schema) == 0;
 }
 
+/* All members of an answer are there, but a verdict has either these or those; what is asked may
+ * leave out what may be null. */
+static bool is_required(const struct schema_row *row, bool first)
+{
+	size_t n = strlen(row->schema);
+
+	if (strcmp(row->schema, "Verdict") == 0)
+		return first;
+	if (n > 4 && strcmp(row->schema + n - 4, "Spec") == 0)
+		return row->type[strlen(row->type) - 1] != '?';
+	return true;
+}
+
 /* Rows i and after, as long as they belong together. Returns the first that does not. */
 static size_t add_schema(struct sbx_buf *out, size_t i)
 {
 	const char *name = schema_rows[i].schema;
 	bool more = !*schema_rows[i].member;
-	size_t first = i + more, end = first;
+	size_t first = i + more, end = first, shown = 0;
 
 	sbx_buf_printf(out, ",\"%s\":{", name);
 	if (more)
@@ -99,9 +113,9 @@ static size_t add_schema(struct sbx_buf *out, size_t i)
 		sbx_buf_puts(out, "}");
 	}
 	sbx_buf_puts(out, "},\"required\":[");
-	/* A verdict is the one answer that has either these members or those. */
-	for (i = first; i < (strcmp(name, "Verdict") == 0 ? first + 1 : end); i++)
-		sbx_buf_printf(out, "%s\"%s\"", i == first ? "" : ",", schema_rows[i].member);
+	for (i = first; i < end; i++)
+		if (is_required(&schema_rows[i], i == first))
+			sbx_buf_printf(out, "%s\"%s\"", shown++ ? "," : "", schema_rows[i].member);
 	sbx_buf_puts(out, more ? "]}]}" : "]}");
 	return end;
 }
@@ -319,6 +333,8 @@ static const struct {
 	{ "openapi_get", 200, "application/json", "an OpenAPI document" },
 	{ "openapi_get", 304, NULL, "it has not changed" },
 	{ "run_get", 304, NULL, "it has not changed" },
+	{ "snapshot_diff_get", 200, "application/x-ndjson",
+	  "one JSON object a line: path, change, size_before, size_after" },
 };
 
 /* "{path...}" is "{path}" here. */
@@ -411,7 +427,7 @@ static void add_other_answers(struct sbx_buf *out, const struct open_route *r, s
 		if (other_answers[i].media)
 			sbx_buf_printf(out, ",\"content\":{\"%s\":{\"schema\":{%s}}}",
 				       other_answers[i].media,
-				       strstr(other_answers[i].media, "json")
+				       strstr(other_answers[i].media, "/json")
 					       ? "\"type\":\"object\""
 					       : "\"type\":\"string\"");
 		sbx_buf_puts(out, "}");
@@ -435,7 +451,7 @@ static bool answers_with(const struct open_route *r, int status, bool query)
 	case 413:
 	case 429:
 	case 507:
-		return r->body != NULL;
+		return r->body || strcmp(r->method, "DELETE") == 0;
 	default:
 		return true;
 	}
@@ -463,6 +479,17 @@ static void add_answers(struct sbx_buf *out, const struct open_route *r, bool qu
 	sbx_buf_puts(out, "}");
 }
 
+static void add_body(struct sbx_buf *out, const char *body)
+{
+	bool optional = body[0] == '?', form = body[0] == '@';
+
+	sbx_buf_printf(out,
+		       ",\"requestBody\":{\"required\":%s,\"content\":{\"%s\":{\"schema\":{"
+		       "\"$ref\":\"#/components/schemas/%s\"}}}}",
+		       optional ? "false" : "true", form ? "multipart/form-data" : "application/json",
+		       body + (optional || form));
+}
+
 static void add_operation(struct sbx_buf *out, const struct open_route *r)
 {
 	bool query = false;
@@ -480,11 +507,7 @@ static void add_operation(struct sbx_buf *out, const struct open_route *r)
 		sbx_buf_puts(out, ",\"security\":[]");
 	add_params(out, r, &query);
 	if (r->body)
-		sbx_buf_printf(out,
-			       ",\"requestBody\":{\"required\":true,\"content\":{"
-			       "\"application/json\":{\"schema\":{\"$ref\":"
-			       "\"#/components/schemas/%s\"}}}}",
-			       r->body);
+		add_body(out, r->body);
 	add_answers(out, r, query);
 	sbx_buf_puts(out, "}");
 }

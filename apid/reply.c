@@ -146,6 +146,7 @@ enum shape {
 	SHAPE_CODE,    /* {"detail":"<code>"} */
 	SHAPE_MESSAGE, /* {"detail":"<text>"} */
 	SHAPE_LIST,    /* {"detail":[{"loc",...}]} */
+	SHAPE_DETAILS, /* {"detail":{the details}} */
 };
 
 static const struct {
@@ -158,6 +159,9 @@ static const struct {
 	{ SBX_E_QUEUE_FULL, SHAPE_NONE, SHAPE_NESTED },
 	{ SBX_E_INVALID_INLINE_FILE, SHAPE_NESTED, SHAPE_NESTED },
 	{ SBX_E_SESSION_BASE_IMAGE, SHAPE_NESTED, SHAPE_NESTED },
+	{ SBX_E_SESSION_ACTIVE_RUNS, SHAPE_DETAILS, SHAPE_DETAILS },
+	{ SBX_E_SESSION_DRAIN_TIMEOUT, SHAPE_DETAILS, SHAPE_DETAILS },
+	{ SBX_E_INVALID_ARGUMENT, SHAPE_NONE, SHAPE_MESSAGE },
 	{ SBX_E_CANCEL_FAILED, SHAPE_NESTED, SHAPE_NESTED },
 	{ SBX_E_RUN_NOT_FOUND, SHAPE_CODE, SHAPE_CODE },
 	{ SBX_E_SESSION_NOT_FOUND, SHAPE_CODE, SHAPE_CODE },
@@ -219,10 +223,23 @@ static void add_detail(struct sbx_buf *b, const struct sbx_error *e, enum shape 
 	case SHAPE_LIST:
 		detail_list(b, "body", detail_text(details, "field"), e->message);
 		break;
+	case SHAPE_DETAILS:
+		sbx_buf_puts(b, e->details ? e->details : "{}");
+		break;
 	default:
 		sbx_buf_json_strz(b, told(e));
 		break;
 	}
+}
+
+void reply_error_document(const struct req *q, const struct sbx_error *e, struct sbx_buf *out)
+{
+	sbx_autojson *details = e->details ? json_tokener_parse(e->details) : NULL;
+
+	sbx_buf_puts(out, "{\"error\":");
+	add_error(out, e);
+	add_detail(out, e, shape_of(q, e->code), details);
+	sbx_buf_puts(out, "}\n");
 }
 
 enum MHD_Result reply_error(struct req *q, const struct sbx_error *e)
@@ -234,10 +251,7 @@ enum MHD_Result reply_error(struct req *q, const struct sbx_error *e)
 
 	if (e->code == SBX_E_INTERNAL)
 		sbx_log(SBX_LOG_ERROR, "request failed id=%s error=\"%s\"", q->id, e->message);
-	sbx_buf_puts(&b, "{\"error\":");
-	add_error(&b, e);
-	add_detail(&b, e, shape_of(q, e->code), details);
-	sbx_buf_puts(&b, "}\n");
+	reply_error_document(q, e, &b);
 	if (e->code == SBX_E_QUEUE_FULL) {
 		headers[n++] = MHD_HTTP_HEADER_RETRY_AFTER;
 		headers[n++] = detail_text(details, "retry_after");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that wait for the end of a run. They are suspended, so that no thread is held; the
- * watcher follows the feed and continues them when the run has ended, when their time is over, or
- * when the client has gone, whatever comes first.
+ * Requests that wait for the end of a run or of a session. They are suspended, so that no thread is
+ * held; the watcher follows the feed and continues them when it has come, when their time is over,
+ * or when the client has gone, whatever comes first.
  */
 #include <limits.h>
 #include <pthread.h>
@@ -20,9 +20,12 @@ enum {
 	LAST_ANSWERS_SEC = 2, /* for those who wait when the service stops */
 };
 
+enum what { ANYTHING, A_RUN, A_SESSION };
+
 struct waiter {
 	struct waiter *next;
 	struct req *q;
+	enum what what;
 	/* What epoll says: never used again, unlike an address, and modulo BUCKETS its bucket. */
 	uint64_t id;
 	int64_t row, until_us;
@@ -39,7 +42,8 @@ struct waiting {
 	int64_t seq;	       /* of the last change looked at; the watcher's */
 	int64_t look_us;       /* when to look again after the store failed; the watcher's */
 	pthread_mutex_t lock;  /* everything below */
-	struct waiter *by_row[BUCKETS];
+	struct waiter *by_row[BUCKETS]; /* row of a run or of a session */
+	size_t sessions;		/* how many wait for one */
 	uint64_t last_id;
 	int64_t first_until_us; /* no later than the first deadline */
 	bool over;
@@ -56,19 +60,21 @@ static struct waiter **bucket(struct waiting *w, int64_t row)
 static void go_on(struct waiting *w, struct waiter *one, enum wait_end why)
 {
 	(void)epoll_ctl(w->epoll, EPOLL_CTL_DEL, one->fd, NULL);
+	w->sessions -= one->what == A_SESSION;
 	one->q->continued = why;
 	MHD_resume_connection(one->q->conn);
 	free(one);
 }
 
-/* Continues everybody who waits for this row (0: for any) and is due at now. */
-static void sweep_list(struct waiting *w, struct waiter **at, int64_t row, int64_t now,
-		       enum wait_end why)
+/* Continues everybody who waits for such a thing in this row (0: in any) and is due at now. */
+static void sweep_list(struct waiting *w, struct waiter **at, enum what what, int64_t row,
+		       int64_t now, enum wait_end why)
 {
 	struct waiter *one;
 
 	while ((one = *at)) {
-		if ((row == 0 || one->row == row) && one->until_us <= now) {
+		if ((what == ANYTHING || one->what == what) && (row == 0 || one->row == row) &&
+		    one->until_us <= now) {
 			*at = one->next;
 			go_on(w, one, why);
 		} else {
@@ -77,10 +83,20 @@ static void sweep_list(struct waiting *w, struct waiter **at, int64_t row, int64
 	}
 }
 
+/* A change does not say whose session a run was of: all that wait for one look. */
 static void run_ended(struct waiting *w, int64_t row)
 {
 	pthread_mutex_lock(&w->lock);
-	sweep_list(w, bucket(w, row), row, INT64_MAX, WAIT_ENDED);
+	sweep_list(w, bucket(w, row), A_RUN, row, INT64_MAX, WAIT_ENDED);
+	for (size_t i = 0; w->sessions && i < BUCKETS; i++)
+		sweep_list(w, &w->by_row[i], A_SESSION, 0, INT64_MAX, WAIT_LOOK);
+	pthread_mutex_unlock(&w->lock);
+}
+
+static void session_changed(struct waiting *w, int64_t row)
+{
+	pthread_mutex_lock(&w->lock);
+	sweep_list(w, bucket(w, row), A_SESSION, row, INT64_MAX, WAIT_LOOK);
 	pthread_mutex_unlock(&w->lock);
 }
 
@@ -108,7 +124,7 @@ static int look_at_time(struct waiting *w)
 	pthread_mutex_lock(&w->lock);
 	if (w->first_until_us <= now) {
 		for (size_t i = 0; i < BUCKETS; i++) {
-			sweep_list(w, &w->by_row[i], 0, now, WAIT_TIME);
+			sweep_list(w, &w->by_row[i], ANYTHING, 0, now, WAIT_TIME);
 			for (struct waiter *one = w->by_row[i]; one; one = one->next)
 				if (one->until_us < first)
 					first = one->until_us;
@@ -127,12 +143,12 @@ static int look_at_time(struct waiting *w)
 /* ---- following
  * --------------------------------------------------------------------------------------- */
 
-/* After a gap in the feed every run is looked at: by their handlers, who then wait again. */
+/* After a gap in the feed everything is looked at: by the handlers, who then wait again. */
 static void look_at_all(struct waiting *w, enum wait_end why)
 {
 	pthread_mutex_lock(&w->lock);
 	for (size_t i = 0; i < BUCKETS; i++)
-		sweep_list(w, &w->by_row[i], 0, INT64_MAX, why);
+		sweep_list(w, &w->by_row[i], ANYTHING, 0, INT64_MAX, why);
 	pthread_mutex_unlock(&w->lock);
 }
 
@@ -155,6 +171,8 @@ static void read_changes(struct waiting *w)
 			if (strcmp(c[i].kind, "run") == 0 &&
 			    store_phase_terminal(store_phase_find(c[i].phase)))
 				run_ended(w, c[i].row);
+			else if (strcmp(c[i].kind, "session") == 0)
+				session_changed(w, c[i].row);
 		}
 	} while (n == CHANGES_BATCH);
 }
@@ -214,7 +232,14 @@ static void look_again(struct waiting *w, const char *run_id, int64_t row)
 		run_ended(w, row);
 }
 
-bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_us)
+/* Under the lock. */
+static void count(struct waiting *w, struct req *q)
+{
+	w->unanswered += !q->waited;
+	q->waited = true;
+}
+
+static bool add(struct req *q, enum what what, int64_t row, int64_t until_us)
 {
 	struct waiting *w = q->a->waiting;
 	struct waiter *one = calloc(1, sizeof(*one));
@@ -224,6 +249,7 @@ bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_u
 	if (!one)
 		return false;
 	one->q = q;
+	one->what = what;
 	one->row = row;
 	one->until_us = until_us;
 	one->fd = req_socket(q);
@@ -239,16 +265,47 @@ bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_u
 		w->first_until_us = until_us;
 	one->next = *bucket(w, row);
 	*bucket(w, row) = one;
-	w->unanswered += !q->waited;
-	q->waited = true;
+	w->sessions += what == A_SESSION;
+	count(w, q);
 	MHD_suspend_connection(q->conn);
 	/* Without it a client that has gone is noticed when the run ends. */
 	(void)epoll_ctl(w->epoll, EPOLL_CTL_ADD, one->fd, &ev);
 	pthread_mutex_unlock(&w->lock);
 	if (first)
 		wake(w);
-	look_again(w, run_id, row);
 	return true;
+}
+
+bool waiting_add(struct req *q, const char *run_id, int64_t row, int64_t until_us)
+{
+	if (!add(q, A_RUN, row, until_us))
+		return false;
+	look_again(q->a->waiting, run_id, row);
+	return true;
+}
+
+bool waiting_add_session(struct req *q, const char *session_id, int64_t row, int64_t until_us)
+{
+	enum orch_ending how = ORCH_GONE;
+
+	if (!add(q, A_SESSION, row, until_us))
+		return false;
+	if (orch_session_ending(q->a->orch, session_id, &how, NULL) < 0 || how != ORCH_ENDING)
+		session_changed(q->a->waiting, row);
+	return true;
+}
+
+bool waiting_hold(struct req *q)
+{
+	struct waiting *w = q->a->waiting;
+	bool over;
+
+	pthread_mutex_lock(&w->lock);
+	over = w->over;
+	if (!over)
+		count(w, q);
+	pthread_mutex_unlock(&w->lock);
+	return !over;
 }
 
 void waiting_done(struct req *q)
@@ -257,6 +314,7 @@ void waiting_done(struct req *q)
 
 	if (!q->waited)
 		return;
+	q->waited = false;
 	pthread_mutex_lock(&w->lock);
 	if (--w->unanswered == 0)
 		pthread_cond_signal(&w->answered);

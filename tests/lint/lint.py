@@ -42,8 +42,8 @@ PARTS = {
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
               "orchestrator/upload.h", "orchestrator/settings.h", "store/store.h", "store/log.h",
               "store/sessions.h"),
-             "apid_ admin_ artifact_ artifacts_ auth_ conns_ finished_ health_ http_ metrics_ openapi_ reply_ "
-             "req_ route_ run_ runs_ runtimes_ session_ sessions_ stream_ token_ upload_ waiting_ worker_ workspace_ "
+             "apid_ admin_ artifact_ artifacts_ auth_ conns_ finished_ health_ http_ metrics_ multipart_ openapi_ reply_ "
+             "req_ route_ run_ runs_ runtimes_ session_ sessions_ snapshot_ snapshots_ stream_ token_ upload_ waiting_ worker_ workspace_ "
              "ws_"),
 }
 LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for part in PARTS}
