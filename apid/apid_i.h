@@ -6,11 +6,10 @@
  *   main      signals
  *   acceptor  takes connections in, turns away what is too many, ends what is too slow (conn.c)
  *   http      a pool of libmicrohttpd's; each connection belongs to one of them; handlers run there
- *   watcher   follows the feed and continues requests that wait for the end of a run or of a session
- *             (wait.c)
- *   workers   do what waits for the disk, started when there is something to do (worker.c)
- *   streams   every WebSocket, in one epoll loop (ws.c and its like)
- * A handler never waits for anything but the store: what waits is suspended.
+ *   watcher   follows the feed and continues requests that wait for the end of a run or of a
+ * session (wait.c) workers   do what waits for the disk, started when there is something to do
+ * (worker.c) streams   every WebSocket, in one epoll loop (ws.c and its like) A handler never waits
+ * for anything but the store: what waits is suspended.
  */
 #ifndef SBX_APID_APID_I_H
 #define SBX_APID_APID_I_H
@@ -34,7 +33,7 @@ enum {
 	API_BODY_MAX = (16 << 20) + 1, /* a document of 16 MiB, and one byte to tell it is more */
 	API_REPLY_MAX = 64 << 20,      /* of what is made in memory */
 	API_ETAG = 64,
-	API_REQUEST_ID = 64, /* bytes of X-Request-ID that are kept */
+	API_REQUEST_ID = 64,	  /* bytes of X-Request-ID that are kept */
 	API_FORM_EXTRA = 1 << 20, /* of an upload, beside the files: boundaries and headers */
 };
 
@@ -169,9 +168,9 @@ struct route {
 			       {name...}   the rest */
 	enum route_access access;
 	handler *handle;
-	const char *tag;     /* for openapi.json */
-	/* Name of the body's schema there, NULL: takes no body; "?" in front: may be absent, "@": is
-	 * a form with files, which the handler takes as it comes (upload.c). */
+	const char *tag; /* for openapi.json */
+	/* Name of the body's schema there, NULL: takes no body; "?" in front: may be absent, "@":
+	 * is a form with files, which the handler takes as it comes (upload.c). */
 	const char *body;
 	const char *answer;  /* name of the answer's schema */
 	const char *summary; /* one line */
@@ -255,7 +254,7 @@ enum work_kind {
 };
 struct worker *worker_new(void); /* NULL without memory; no thread yet */
 /* What runs is finished; what has not begun is answered as the handler has prepared it. */
-void worker_end(struct worker *w); /* NULL is fine */
+void worker_end(struct worker *w);	      /* NULL is fine */
 struct worker *worker_free(struct worker *w); /* NULL is fine */
 /* Suspends the request; a thread calls work(q), and then its handler is called again with
  * WAIT_WORKED. q is the thread's meanwhile. Of one session only one thing of WORK_LOCKS is done at
@@ -314,5 +313,8 @@ enum MHD_Result reply_view(struct req *q, int rc, struct sbx_buf *out, const str
 
 /* openapi.c */
 void openapi_make(struct sbx_buf *out);
+void openapi_doc(struct sbx_buf *out, const char *doc); /* a member "description", with a comma */
+/* openapi_spec.c: the schemas of the documents, without a comma behind. */
+void openapi_specs(struct sbx_buf *out);
 
 #endif

@@ -299,7 +299,8 @@ static enum MHD_Result cut_off(struct req *q)
 	sbx_buf_printf(&told,
 		       "HTTP/1.1 %d %s\r\nConnection: close\r\n"
 		       "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
-		       q->status, MHD_get_reason_phrase_for((unsigned)q->status), body.len, body.data ? body.data : "");
+		       q->status, MHD_get_reason_phrase_for((unsigned)q->status), body.len,
+		       body.data ? body.data : "");
 	if (!told.failed && !MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_GNUTLS_SESSION)) {
 		conns_linger(q);
 		(void)send(req_socket(q), told.data, told.len, MSG_DONTWAIT | MSG_NOSIGNAL);

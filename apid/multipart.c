@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* multipart/form-data: where its parts begin and end. What their heads say is in multipart_head.c. */
+/* multipart/form-data: where its parts begin and end. What their heads say is in multipart_head.c.
+ */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ struct multipart {
 	char delimiter[DELIMITER + 1];
 	size_t delimiter_len;
 	enum state state;
-	bool part;	      /* BOUNDARY: there is a part that it ends, maybe */
+	bool part;		  /* BOUNDARY: there is a part that it ends, maybe */
 	size_t parts, begin, end; /* of the window: what is not yet looked at */
 	char window[WINDOW + 1];
 };
@@ -71,7 +72,8 @@ struct multipart *multipart_free(struct multipart *m)
 	return NULL;
 }
 
-/* ---- one step in each state: 1 when it got on, 0 when it needs more, or an error -------------- */
+/* ---- one step in each state: 1 when it got on, 0 when it needs more, or an error --------------
+ */
 
 /* Bytes of the content, or of what is nobody's. */
 static int give(struct multipart *m, size_t n, struct sbx_error *e)
@@ -189,7 +191,8 @@ static int step(struct multipart *m, struct sbx_error *e)
 	}
 }
 
-/* ---- from outside ----------------------------------------------------------------------------- */
+/* ---- from outside -----------------------------------------------------------------------------
+ */
 
 int multipart_feed(struct multipart *m, const char *data, size_t len, struct sbx_error *e)
 {

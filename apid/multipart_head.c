@@ -19,8 +19,8 @@ static int broken(struct sbx_error *e, const char *what)
 
 /* ---- parameters: ;name=value;name="value" ---------------------------------------------------- */
 
-/* Between quotes: a backslash escapes a quote or itself, and is one of its own before anything else,
- * since browsers escape none. Returns where it ends, NULL when it does not. */
+/* Between quotes: a backslash escapes a quote or itself, and is one of its own before anything
+ * else, since browsers escape none. Returns where it ends, NULL when it does not. */
 static const char *quoted(const char *at, struct sbx_buf *out)
 {
 	for (at++; *at && *at != '"'; at++) {
@@ -115,8 +115,9 @@ static char *extended(const struct sbx_buf *b)
 static bool is_boundary(const struct sbx_buf *b)
 {
 	/* RFC 2046, section 5.1.1. */
-	static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-				      "'()+_,-./:=? ";
+	static const char allowed[] =
+		"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+		"'()+_,-./:=? ";
 
 	return b->len > 0 && b->len <= MULTIPART_BOUNDARY && strspn(b->data, allowed) == b->len &&
 	       b->data[b->len - 1] != ' ';

@@ -20,9 +20,9 @@ static void add_named(struct sbx_buf *out, const char *name, size_t len, bool nu
 	static const struct {
 		const char *name, *type, *format;
 	} plain[] = {
-		{ "string", "string", NULL }, { "integer", "integer", NULL },
-		{ "number", "number", NULL }, { "boolean", "boolean", NULL },
-		{ "object", "object", NULL }, { "time", "string", "date-time" },
+		{ "string", "string", NULL },	  { "integer", "integer", NULL },
+		{ "number", "number", NULL },	  { "boolean", "boolean", NULL },
+		{ "object", "object", NULL },	  { "time", "string", "date-time" },
 		{ "binary", "string", "binary" },
 	};
 
@@ -56,7 +56,7 @@ static void add_type(struct sbx_buf *out, const char *type)
 	}
 }
 
-static void add_doc(struct sbx_buf *out, const char *doc)
+void openapi_doc(struct sbx_buf *out, const char *doc)
 {
 	if (!*doc)
 		return;
@@ -109,7 +109,7 @@ static size_t add_schema(struct sbx_buf *out, size_t i)
 	for (; end == first || same_schema(first, end); end++) {
 		sbx_buf_printf(out, "%s\"%s\":{", end == first ? "" : ",", schema_rows[end].member);
 		add_type(out, schema_rows[end].type);
-		add_doc(out, schema_rows[end].doc);
+		openapi_doc(out, schema_rows[end].doc);
 		sbx_buf_puts(out, "}");
 	}
 	sbx_buf_puts(out, "},\"required\":[");
@@ -124,149 +124,6 @@ static void add_schemas(struct sbx_buf *out)
 {
 	for (size_t i = 0; i < SBX_COUNT(schema_rows);)
 		i = add_schema(out, i);
-}
-
-/* ---- the run spec -------------------------------------------------------------------------------
- */
-
-static void add_choices(struct sbx_buf *out, const char *choices)
-{
-	size_t n;
-
-	sbx_buf_puts(out, ",\"enum\":[");
-	for (; *choices; choices += n + (choices[n] == ' ')) {
-		n = strcspn(choices, " ");
-		sbx_buf_json_str(out, choices, n);
-		sbx_buf_puts(out, ",");
-	}
-	sbx_buf_puts(out, "null]");
-}
-
-static void add_bounds(struct sbx_buf *out, const struct ms_field_info *f)
-{
-	bool number = f->type == MS_NUMBER;
-
-	sbx_buf_printf(out, ",\"%s\":%.0f", number ? "exclusiveMinimum" : "minimum", f->min);
-	if (f->max < 0x1p62)
-		sbx_buf_printf(out, ",\"maximum\":%.0f", f->max);
-}
-
-/* One string of a field: its limit counts bytes, which is at least as many characters. */
-static void add_string(struct sbx_buf *out, const struct ms_field_info *f)
-{
-	sbx_buf_puts(out, "{\"type\":\"string\"");
-	if (f->bytes)
-		sbx_buf_printf(out, ",\"maxLength\":%zu", f->bytes);
-	sbx_buf_puts(out, "}");
-}
-
-static void add_list(struct sbx_buf *out, const struct ms_field_info *f)
-{
-	if (f->type == MS_STRMAP) {
-		sbx_buf_puts(out, "\"type\":[\"object\",\"null\"],\"additionalProperties\":");
-		add_string(out, f);
-		if (f->entries)
-			sbx_buf_printf(out, ",\"maxProperties\":%zu", f->entries);
-		return;
-	}
-	sbx_buf_puts(out, "\"type\":[\"array\",\"null\"],\"items\":");
-	if (f->type == MS_FILES)
-		sbx_buf_puts(
-			out,
-			"{\"type\":\"object\",\"required\":[\"path\",\"content_b64\"],"
-			"\"properties\":{\"path\":{\"type\":\"string\",\"description\":\"below "
-			"the workspace\"},\"content_b64\":{\"type\":\"string\","
-			"\"contentEncoding\":\"base64\"}}}");
-	else
-		add_string(out, f);
-	if (f->entries)
-		sbx_buf_printf(out, ",\"maxItems\":%zu", f->entries);
-}
-
-static void add_field_type(struct sbx_buf *out, const struct ms_field_info *f)
-{
-	switch (f->type) {
-	case MS_STRING:
-		sbx_buf_puts(out, "\"type\":[\"string\",\"null\"]");
-		if (f->bytes)
-			sbx_buf_printf(out, ",\"maxLength\":%zu", f->bytes);
-		break;
-	case MS_ENUM:
-		sbx_buf_puts(out, "\"type\":[\"string\",\"null\"]");
-		add_choices(out, f->choices);
-		break;
-	case MS_INT:
-	case MS_NUMBER:
-		sbx_buf_printf(out, "\"type\":[\"%s\",\"null\"]",
-			       f->type == MS_INT ? "integer" : "number");
-		add_bounds(out, f);
-		break;
-	case MS_BOOL:
-		sbx_buf_puts(out, "\"type\":[\"boolean\",\"null\"]");
-		break;
-	case MS_BYTES:
-		sbx_buf_puts(out, "\"type\":[\"string\",\"null\"],\"contentEncoding\":\"base64\"");
-		break;
-	default:
-		add_list(out, f);
-		break;
-	}
-}
-
-static void add_fields(struct sbx_buf *out, const char *group);
-
-static void add_field(struct sbx_buf *out, const struct ms_field_info *f, const char *leaf)
-{
-	sbx_autobuf doc = SBX_BUF_INIT(4096);
-
-	sbx_buf_json_strz(out, leaf);
-	sbx_buf_puts(out, ":{");
-	if (f->type == MS_GROUP) {
-		sbx_buf_puts(out, "\"type\":[\"object\",\"null\"],\"properties\":{");
-		add_fields(out, f->name);
-		sbx_buf_puts(out, "}");
-	} else {
-		add_field_type(out, f);
-	}
-	if (strcmp(f->def, "null") != 0)
-		sbx_buf_printf(out, ",\"default\":%s", f->def);
-	sbx_buf_printf(&doc, "%s%s%s%s", f->doc, *f->unit ? " (" : "", f->unit,
-		       *f->unit ? ")" : "");
-	if (strcmp(f->since, "1.0") != 0)
-		sbx_buf_printf(&doc, ". %s%s",
-			       f->since[0] == '+' ? "Not in the reference" : "Since spec_version ",
-			       f->since[0] == '+' ? "" : f->since);
-	add_doc(out, doc.data ? doc.data : f->doc);
-	sbx_buf_puts(out, "}");
-}
-
-/* The fields directly below this group; NULL: those of the document. */
-static void add_fields(struct sbx_buf *out, const char *group)
-{
-	size_t n = group ? strlen(group) : 0, shown = 0;
-
-	for (int i = MS_F_NONE + 1; i < MS_F__COUNT; i++) {
-		const struct ms_field_info *f = ms_field_info((enum ms_field)i);
-		const char *dot = strchr(f->name, '.');
-		bool inside = dot && group && (size_t)(dot - f->name) == n &&
-			      strncmp(f->name, group, n) == 0;
-
-		if (group ? !inside : dot != NULL)
-			continue;
-		sbx_buf_puts(out, shown++ ? "," : "");
-		add_field(out, f, inside ? dot + 1 : f->name);
-	}
-}
-
-static void add_spec(struct sbx_buf *out)
-{
-	sbx_buf_puts(
-		out,
-		"\"RunSpec\":{\"type\":\"object\",\"description\":\"docs/spec.md. null is as if "
-		"the member were absent. Exactly one of base_image and session_id must "
-		"be there.\",\"required\":[\"command\"],\"properties\":{");
-	add_fields(out, NULL);
-	sbx_buf_puts(out, "}}");
 }
 
 /* ---- errors --------------------------------------------------------------------------------- */
@@ -486,7 +343,8 @@ static void add_body(struct sbx_buf *out, const char *body)
 	sbx_buf_printf(out,
 		       ",\"requestBody\":{\"required\":%s,\"content\":{\"%s\":{\"schema\":{"
 		       "\"$ref\":\"#/components/schemas/%s\"}}}}",
-		       optional ? "false" : "true", form ? "multipart/form-data" : "application/json",
+		       optional ? "false" : "true",
+		       form ? "multipart/form-data" : "application/json",
 		       body + (optional || form));
 }
 
@@ -502,7 +360,7 @@ static void add_operation(struct sbx_buf *out, const struct open_route *r)
 	sbx_buf_printf(out, ",\"tags\":[\"%s\"],\"summary\":", r->tag);
 	sbx_buf_json_strz(out, r->summary);
 	if (r->access == ROUTE_ADMIN)
-		add_doc(out, "For administrators.");
+		openapi_doc(out, "For administrators.");
 	if (r->access == ROUTE_PUBLIC)
 		sbx_buf_puts(out, ",\"security\":[]");
 	add_params(out, r, &query);
@@ -576,7 +434,7 @@ void openapi_make(struct sbx_buf *out)
 			  "\"JWT\"}},\"responses\":{");
 	add_error_responses(out);
 	sbx_buf_puts(out, "},\"schemas\":{");
-	add_spec(out);
+	openapi_specs(out);
 	add_schemas(out);
 	sbx_buf_puts(out, "}}}\n");
 }

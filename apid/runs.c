@@ -17,6 +17,8 @@ struct waits {
 	int64_t row, until_us;
 	bool posted; /* the answer names the stream */
 	int64_t from_seq;
+	int rc; /* of a submission that the workers do, and its error */
+	struct sbx_error why;
 };
 
 /* ---- one run as an answer
@@ -146,26 +148,92 @@ static struct orch_request request_of(struct req *q)
 	};
 }
 
-enum MHD_Result run_post(struct req *q)
+static int submit(struct req *q, struct waits *w, struct sbx_error *e)
 {
 	struct orch_request rq = request_of(q);
 	struct orch_submitted sub = { .row = 0 };
+	int rc = orch_submit(q->a->orch, &q->who, &rq, &sub, e);
+
+	memcpy(w->id, sub.id, sizeof(w->id));
+	w->row = sub.row;
+	w->from_seq = sub.resume_from_seq;
+	return rc;
+}
+
+static void submit_by_worker(struct req *q)
+{
+	struct waits *w = q->state;
+
+	sbx_error_clear(&w->why);
+	w->rc = submit(q, w, &w->why);
+}
+
+static void waits_free(void *waits)
+{
+	struct waits *w = waits;
+
+	sbx_error_clear(&w->why);
+	free(w);
+}
+
+/* Does the document name a session? Then it waits until nobody copies or exchanges that workspace.
+ * A look is enough: who hides the name in escapes is taken for one who has one. *ret: which. */
+static bool names_session(const struct req *q, char ret[37])
+{
+	static const char key[] = "\"session_id\"";
+	const char *at =
+		q->body.data ? memmem(q->body.data, q->body.len, key, sizeof(key) - 1) : NULL;
+
+	ret[0] = '\0';
+	if (!at)
+		return q->body.data && memmem(q->body.data, q->body.len, "\\u", 2);
+	at += sizeof(key) - 1;
+	at += strspn(at, " \t\r\n:\"");
+	(void)snprintf(ret, 37, "%.*s", (int)strcspn(at, "\""), at);
+	return true;
+}
+
+static enum MHD_Result send_away(struct req *q, const struct waits *w, const char *session_id)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct waits *kept = malloc(sizeof(*kept));
+
+	if (!kept) {
+		(void)sbx_fail(&e, SBX_E_NO_MEMORY, "no memory");
+		return reply_error(q, &e);
+	}
+	*kept = *w;
+	kept->rc = sbx_fail(&kept->why, SBX_E_INTERRUPTED, "the service stops; nothing was done");
+	q->state = kept;
+	q->free_state = waits_free;
+	return worker_add(q, session_id, WORK_LOCKS, submit_by_worker, &e) ? MHD_YES
+									   : reply_error(q, &e);
+}
+
+static enum MHD_Result submitted(struct req *q, const struct waits *w)
+{
+	sbx_buf_free(&q->body); /* it may be long, and so may the wait */
+	return w->rc < 0 ? reply_error(q, &w->why) : wait_or_answer(q, w);
+}
+
+enum MHD_Result run_post(struct req *q)
+{
 	sbx_autoerror e = SBX_ERROR_INIT;
 	struct waits w = { .posted = true };
 	enum MHD_Result answer;
+	char session_id[37];
 	int64_t wait = 0;
 
+	if (q->continued == WAIT_WORKED)
+		return submitted(q, q->state);
 	if (q->continued)
 		return wait_or_answer(q, q->state);
 	if (!wished_wait(q, &wait, &answer))
 		return answer;
-	if (orch_submit(q->a->orch, &q->who, &rq, &sub, &e) < 0)
-		return reply_error(q, &e);
-	memcpy(w.id, sub.id, sizeof(w.id));
-	w.row = sub.row;
-	w.from_seq = sub.resume_from_seq;
 	w.until_us = wait ? sbx_boot_us() + wait : 0;
-	return wait_or_answer(q, &w);
+	if (names_session(q, session_id))
+		return send_away(q, &w, session_id);
+	return submit(q, &w, &e) < 0 ? reply_error(q, &e) : wait_or_answer(q, &w);
 }
 
 enum MHD_Result run_get(struct req *q)

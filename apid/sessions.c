@@ -125,7 +125,7 @@ static enum MHD_Result look(struct req *q, struct farewell *f)
 		return gone(q);
 	if (f->how == ORCH_STAYS) /* said so by the first call, which has no error for it */
 		return orch_session_ending(q->a->orch, f->id, &f->how, &e) < 0 ? reply_error(q, &e)
-									      : not_yet(q);
+									       : not_yet(q);
 	if (q->continued == WAIT_TIME || q->continued == WAIT_GONE ||
 	    !waiting_add_session(q, f->id, f->row, f->until_us))
 		return not_yet(q);
@@ -152,8 +152,8 @@ enum MHD_Result session_delete(struct req *q)
 	q->free_state = farewell_free;
 	memcpy(f->id, s.id, strlen(s.id) + 1);
 	f->row = s.row;
-	f->until_us = sbx_boot_us() +
-		      (st->session_delete_drain_timeout_sec + LATE_SEC) * SBX_SECOND_US;
+	f->until_us =
+		sbx_boot_us() + (st->session_delete_drain_timeout_sec + LATE_SEC) * SBX_SECOND_US;
 	f->rc = sbx_fail(&f->why, SBX_E_INTERRUPTED, "the service stops; nothing was done");
 	return worker_add(q, f->id, WORK_LOCKS, destroy, &e) ? MHD_YES : reply_error(q, &e);
 }

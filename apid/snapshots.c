@@ -77,8 +77,7 @@ static struct errand *prepare(struct req *q, void (*work)(struct req *q, struct 
 		r->work = work;
 		r->out = (struct sbx_buf)SBX_BUF_INIT(API_REPLY_MAX);
 		memcpy(r->session_id, s.id, strlen(s.id) + 1);
-		r->rc = sbx_fail(&r->why, SBX_E_INTERRUPTED,
-				 "the service stops; nothing was done");
+		r->rc = sbx_fail(&r->why, SBX_E_INTERRUPTED, "the service stops; nothing was done");
 		return r;
 	}
 	*ret_answer = reply_error(q, &e);
@@ -154,7 +153,8 @@ static enum MHD_Result without_word(struct req *q, void (*work)(struct req *q, s
 	return r ? send_away(q, r) : answer;
 }
 
-/* ---- the operations --------------------------------------------------------------------------- */
+/* ---- the operations ---------------------------------------------------------------------------
+ */
 
 static void take(struct req *q, struct errand *r)
 {

@@ -162,7 +162,8 @@ static int is_whole(const struct incoming *in, struct sbx_error *e)
 
 	if (rc < 0 || in->files)
 		return rc;
-	(void)sbx_fail(e, SBX_E_INVALID_SPEC, "files: is missing: no part of the form has this name");
+	(void)sbx_fail(e, SBX_E_INVALID_SPEC,
+		       "files: is missing: no part of the form has this name");
 	return sbx_error_details(e, "{\"field\":\"files\"}");
 }
 

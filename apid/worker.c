@@ -14,8 +14,8 @@
 #include "apid/apid_i.h"
 
 enum {
-	THREADS = 4,
-	LOCKING = THREADS - 1,	/* that may wait for a workspace */
+	THREADS = 8,		 /* at most; most services need none */
+	LOCKING = THREADS - 1,	 /* that may wait for a workspace */
 	OF_A_USER = LOCKING - 1, /* of these */
 	QUEUE_MAX = 256,
 	SESSION = 40, /* bytes of an id, the NUL included */
