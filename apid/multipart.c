@@ -142,7 +142,8 @@ static int in_head(struct multipart *m, struct sbx_error *e)
 		return broken(e, "a part has no headers");
 	end = memmem(from, len, "\r\n\r\n", 4);
 	n = end ? (size_t)(end - from) + 2 : len;
-	if (n > MULTIPART_HEAD)
+	/* Until the empty line is whole, half of it may be there. */
+	if (n > MULTIPART_HEAD + (end ? 0 : 1))
 		return broken(e, "the headers of a part are longer than 8 KiB");
 	if (memchr(from, '\0', n))
 		return broken(e, "a header of a part has a NUL");

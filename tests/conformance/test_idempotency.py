@@ -8,6 +8,29 @@ import conf
 from conf import api
 
 
+class Sessions(conf.Case):
+    SPEC = {"spec_version": "1.0", "base_image": "host", "timeout_sec": 60}
+
+    def post(self, key, **more):
+        return self.a.post("/sessions", {**self.SPEC, **more}, headers={"Idempotency-Key": key})
+
+    def test_T134_the_same_again_is_the_same_session(self):
+        first, again = (self.post("abc-134") for _ in range(2))
+        self.assertEqual((first.status, again.status), (200, 200), again)
+        self.assertEqual(first.json, again.json)
+        # Defaults and nulls are as if they were not there.
+        self.assertEqual(self.post("abc-134", labels=None, trust_level="standard").json["id"], first.json["id"])
+
+    def test_T135_another_document_is_a_conflict(self):
+        first = self.post("abc-135")
+        got = self.post("abc-135", timeout_sec=61)
+        self.refused(got, 409, "idempotency_conflict", prior_id=first.json["id"], key="abc-135")
+        self.assertEqual(got.json["detail"], {"error": got.error})
+        # The key of a session is not one of a run.
+        run = self.a.try_run({"command": ["true"]}, key="abc-135")
+        self.assertEqual(run.status, 200, run)
+
+
 class Foreground(conf.Alone):
     def test_T136_the_same_again_is_the_same_run(self):
         with conf.Ticker() as t, self.server({**conf.FOREGROUND, **t.settings}) as a:
