@@ -371,10 +371,12 @@ int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e)
 }
 
 /* libmicrohttpd, when it is stopped, cuts off what it has not sent. */
-static void let_answers_out(struct waiting *w)
+void waiting_flush(struct waiting *w)
 {
 	struct timespec until;
 
+	if (!w)
+		return;
 	(void)clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += LAST_ANSWERS_SEC;
 	pthread_mutex_lock(&w->lock);
@@ -396,7 +398,6 @@ void waiting_end(struct waiting *w)
 		w->started = false;
 	}
 	look_at_all(w, WAIT_TIME);
-	let_answers_out(w);
 }
 
 struct waiting *waiting_free(struct waiting *w)

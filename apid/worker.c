@@ -160,9 +160,9 @@ static void append(struct worker *w, struct job *j)
 	pthread_cond_signal(&w->more);
 }
 
-static int refuse(const struct worker *w, struct sbx_error *e)
+static int refuse(bool over, struct sbx_error *e)
 {
-	if (w->over)
+	if (over)
 		return sbx_fail(e, SBX_E_INTERRUPTED, "the service stops; nothing was done");
 	(void)sbx_fail(e, SBX_E_QUEUE_FULL, "too much is waiting for the disk");
 	return sbx_error_details(e, "{\"retry_after\":1,\"reason\":\"workers_busy\",\"limit\":%d}",
@@ -174,7 +174,7 @@ bool worker_add(struct req *q, const char *session_id, enum work_kind kind,
 {
 	struct worker *w = q->a->worker;
 	struct job *j = calloc(1, sizeof(*j));
-	bool done = false;
+	bool done = false, over;
 
 	if (!j) {
 		(void)sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
@@ -185,8 +185,9 @@ bool worker_add(struct req *q, const char *session_id, enum work_kind kind,
 	j->work = work;
 	(void)snprintf(j->session, sizeof(j->session), "%s", session_id);
 	pthread_mutex_lock(&w->lock);
-	if (w->over || w->queued >= QUEUE_MAX || !have_threads(w) || !waiting_hold(q)) {
-		(void)refuse(w, e);
+	over = w->over || !waiting_hold(q);
+	if (over || w->queued >= QUEUE_MAX || !have_threads(w)) {
+		(void)refuse(over, e);
 	} else {
 		MHD_suspend_connection(q->conn);
 		append(w, j);
