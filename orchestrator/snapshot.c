@@ -447,12 +447,17 @@ int orch_view_snapshots(struct orch *o, const struct orch_principal *p, const ch
 	int64_t most = orch_settings(o)->snapshot_max_count + 1;
 	sbx_autofree struct store_snapshot *list = calloc((size_t)most, sizeof(*list));
 	store_autosession s = { 0 };
-	int n, rc = orch_session_get(o, p, session_id, &s, e);
+	sbx_autoclose int lock = -1;
+	int n, rc = session_usable(o, p, session_id, &s, e);
 
 	if (rc < 0)
 		return rc;
 	if (!list)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a list");
+	/* One that is being taken is in the list or not, but is not about to be. */
+	lock = session_lock(o, session_id, false, SESSION_LOCK_MS, e);
+	if (lock < 0)
+		return lock;
 	n = store_snapshot_list(o->store, session_id, 0, list, (size_t)most, e);
 	sbx_buf_puts(out, "{\"items\":[");
 	for (int i = n; i-- > 0;) {
