@@ -234,7 +234,7 @@ int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e);
 /* Continues all of them, and suspends none any more. */
 void waiting_end(struct waiting *w);
 void waiting_flush(struct waiting *w); /* gives their answers a moment to get out */
-void waiting_done(struct req *q); /* the request is over; also for those that never waited */
+void waiting_done(struct req *q);      /* the request is over; also for those that never waited */
 struct waiting *waiting_free(struct waiting *w); /* NULL is fine */
 /* Suspends the request until the run has ended, the time (boot clock) is over or the client has
  * gone; then its handler is called again with q->continued. False: it shall go on at once. */

@@ -393,8 +393,8 @@ static enum MHD_Result begin(struct req *q, const char *method, const char *vers
 	return opens(q) ? MHD_YES : refuse_or_go_on(q);
 }
 
-/* libmicrohttpd makes its first call once more for a request that was suspended in it. */
-static enum MHD_Result begin_again(struct req *q)
+/* The workspace of an upload is there, or is not to be had. */
+static void opened(struct req *q)
 {
 	q->opening = false;
 	q->continued = WAIT_NONE;
@@ -402,7 +402,6 @@ static enum MHD_Result begin_again(struct req *q)
 	conns_stage(q, CONN_BODY);
 	if (upload_opened(q, &q->why) < 0)
 		q->verdict = REQ_ERROR;
-	return refuse_or_go_on(q);
 }
 
 static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const char *url,
@@ -418,8 +417,13 @@ static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const
 		return MHD_NO; /* no memory */
 	if (!q->method)
 		return begin(q, method, version);
-	if (q->opening)
-		return begin_again(q);
+	if (q->opening) {
+		opened(q);
+		/* libmicrohttpd makes its first call once more for a request that was suspended in
+		 * it. */
+		if (!*size)
+			return refuse_or_go_on(q);
+	}
 	if (*size)
 		return take_body(q, data, size);
 	return answer(q);

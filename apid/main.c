@@ -53,8 +53,8 @@ static int start(struct apid *a, const struct apid_options *o, struct sbx_error 
 	return rc == 0 ? conns_start(a->conns, e) : rc;
 }
 
-/* New connections first; then whoever waits gets an answer, and what is done for requests is done to
- * its end; then the streams, which libmicrohttpd must let go of before it can stop. */
+/* New connections first; then whoever waits gets an answer, and what is done for requests is done
+ * to its end; then the streams, which libmicrohttpd must let go of before it can stop. */
 static void stop(struct apid *a)
 {
 	conns_stop(a->conns);

@@ -195,9 +195,14 @@ const struct route *route_find(struct req *q, char ret_allow[ROUTE_ALLOW])
 		if (top ? !fits(r->path + 1, q->target, q->path_len, &f)
 			: !below || !fits(r->path, q->target + base, q->path_len - base, &f))
 			continue;
-		if (strcmp(r->method, method) == 0)
-			return take_params(q, &f) ? r : NULL;
-		allow(ret_allow, r->method);
+		if (strcmp(r->method, method) != 0) {
+			allow(ret_allow, r->method);
+		} else if (take_params(q, &f)) {
+			return r;
+		} else { /* no method is good for such a path */
+			ret_allow[0] = '\0';
+			return NULL;
+		}
 	}
 	if (hides_methods(q))
 		ret_allow[0] = '\0';

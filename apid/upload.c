@@ -22,6 +22,7 @@ struct incoming {
 	size_t files;	      /* parts that are */
 	int rc;		      /* of what the workers did last */
 	struct sbx_error why; /* and its error */
+	struct sbx_buf out;   /* or its answer */
 };
 
 /* ---- parts ----------------------------------------------------------------------------------- */
@@ -69,6 +70,7 @@ static void incoming_free(void *incoming)
 	give_back(in);
 	multipart_free(in->form);
 	sbx_error_clear(&in->why);
+	sbx_buf_free(&in->out);
 	free(in);
 }
 
@@ -93,6 +95,7 @@ int upload_head(struct req *q, struct sbx_error *e)
 	q->state = in;
 	q->free_state = incoming_free;
 	in->a = q->a;
+	in->out = (struct sbx_buf)SBX_BUF_INIT(API_REPLY_MAX);
 	rc = session_find(q, &s, e);
 	if (rc < 0)
 		return rc;
@@ -154,6 +157,10 @@ static void put_in(struct req *q)
 
 	sbx_error_clear(&in->why);
 	in->rc = upload_commit(in->upload, &in->why);
+	if (in->rc == 0)
+		upload_view(in->upload, &in->out);
+	/* Whoever has the answer finds nothing left of it, and the workspace free. */
+	in->upload = upload_free(in->upload);
 }
 
 static int is_whole(const struct incoming *in, struct sbx_error *e)
@@ -167,24 +174,14 @@ static int is_whole(const struct incoming *in, struct sbx_error *e)
 	return sbx_error_details(e, "{\"field\":\"files\"}");
 }
 
-static enum MHD_Result committed(struct req *q, struct incoming *in)
-{
-	sbx_autobuf out = SBX_BUF_INIT(API_REPLY_MAX);
-
-	if (in->rc < 0)
-		return reply_error(q, &in->why);
-	upload_view(in->upload, &out);
-	give_back(in); /* the workspace is not kept from others until the answer is read */
-	return reply_json(q, MHD_HTTP_OK, &out, NULL);
-}
-
 enum MHD_Result session_files_post(struct req *q)
 {
 	struct incoming *in = q->state;
 	sbx_autoerror e = SBX_ERROR_INIT;
 
 	if (q->continued)
-		return committed(q, in);
+		return in->rc < 0 ? reply_error(q, &in->why)
+				  : reply_json(q, MHD_HTTP_OK, &in->out, NULL);
 	if (is_whole(in, &e) < 0) {
 		give_back(in);
 		return reply_error(q, &e);
