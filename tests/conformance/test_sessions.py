@@ -93,7 +93,9 @@ class Queued(conf.Case):
         shot, run = shot.wait(), run.wait()
         self.assertEqual((shot.status, run.status), (200, 200), (shot, run))
         self.assertEqual(run.json["phase"], "queued")
-        self.assertGreater(run.json["created_at"], shot.json["created_at"])
+        order = self.a.sql("SELECT kind FROM changes WHERE what='new' AND id IN (?, ?) ORDER BY seq",
+                           run.json["id"], shot.json["snapshot_id"])
+        self.assertEqual(order, [("snapshot",), ("run",)])
 
     def test_T069_a_run_waits_for_the_snapshot(self):
         self.slow_snapshot(self.a)

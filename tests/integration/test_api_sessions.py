@@ -157,7 +157,7 @@ class Documents(Case):
                 self.assertEqual(got.json["detail"][0]["loc"], ["body", member])
             for doc in (b"x", b"[]", b'{"a":', b"\xff", b'"text"'):
                 self.refused(s.ask("POST", rest, doc), 422, "invalid_spec")
-        for name in ("../x", "a/b", "", ".", "..", "x" * 300, "a\0b", "workspace"):
+        for name in ("../x", "a/b", "", ".", "..", "x" * 300, "a\0b"):
             got = s.snapshot(name=name)
             self.assertIn(got.status, (400, 409, 422), got)
         for unknown in ("x", "", "../x", "/etc/passwd", "snap-abc123def456", "x" * 5000, "\u00fc"):
@@ -248,10 +248,9 @@ class Waiting(Case):
                 c = rawhttp.Raw(address)
                 self.addCleanup(c.close)
                 asked.append(c.send(request))
-            refused = [c for c in asked if c.is_closed is None]
             first = rawhttp.ask(address, "GET", api.BASE + "/sessions", [*self.a.login.headers.items()])
             self.assertEqual(first.status, 200)
-        answers = [c.answer() for c in asked] + refused
+        answers = [c.answer() for c in asked]
         self.assertEqual(shot.wait().status, 200)
         by_status = {status: [g for g in answers if g.status == status] for status in {g.status for g in answers}}
         self.assertEqual(set(by_status), {404, 429}, by_status.keys())

@@ -140,7 +140,7 @@ static const struct {
 	  "Transfer-Encoding" },
 	{ "parts in a part",
 	  "--XbX\r\n" CD "name=f\r\nContent-Type: multipart/mixed; "
-			 "boundary=y\r\n\r\n--y\r\n\r\nx\r\n--y--\r\n" END,
+	  "boundary=y\r\n\r\n--y\r\n\r\nx\r\n--y--\r\n" END,
 	  "parts of its own" },
 };
 
