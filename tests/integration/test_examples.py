@@ -42,6 +42,8 @@ WANTED = {
 API_WANTED = {
     "api-hello.sh": r"failed, exit code 3\nhello\.txt: 19 bytes\nnumbers\.txt: 3893 bytes\nhello from sandbox\n"
                     r"the last two numbers:\n999\n1000\na wrong document: refused\nthe same key: the same run\n",
+    "api-session.sh": r"files: 2\nhello\n1\n2\n3\ncontent: sorted\.txt\nremoved: numbers\.txt\nnumbers\.txt\nout\.txt\n"
+                      r"sorted\.txt\ntools\ngone\nthe run: completed\n",
     "api-follow.py": r"start: \nstdout: 3 squared is 9\nstdout: 12 squared is 144\nstderr: bye\nend: 0\n",
     "agent-loop.py": r"attempt 1: nonzero_exit\n  NameError: .*Counter.*\nattempt 2: nonzero_exit\n"
                      r"  AttributeError: .*value.*\nattempt 3: completed\nand 2\nthe 3\n",
