@@ -177,20 +177,25 @@ static void waits_free(void *waits)
 }
 
 /* Does the document name a session? Then it waits until nobody copies or exchanges that workspace.
- * A look is enough: who hides the name in escapes is taken for one who has one. *ret: which. */
-static bool names_session(const struct req *q, char ret[37])
+ * A look is enough: who hides the name in escapes is taken for one who has one. *ret: which, as far
+ * as it can be seen. */
+static bool names_session(const struct req *q, char ret[SBX_ID_LEN + 1])
 {
 	static const char key[] = "\"session_id\"";
-	const char *at =
-		q->body.data ? memmem(q->body.data, q->body.len, key, sizeof(key) - 1) : NULL;
+	const char *at = q->body.data ? q->body.data : "", *end = at + q->body.len;
 
 	ret[0] = '\0';
-	if (!at)
-		return q->body.data && memmem(q->body.data, q->body.len, "\\u", 2);
-	at += sizeof(key) - 1;
-	at += strspn(at, " \t\r\n:\"");
-	(void)snprintf(ret, 37, "%.*s", (int)strcspn(at, "\""), at);
-	return true;
+	while ((at = memmem(at, (size_t)(end - at), key, sizeof(key) - 1))) {
+		at += sizeof(key) - 1;
+		at += strspn(at, " \t\r\n:");
+		if (strncmp(at, "null", 4) == 0)
+			continue;
+		(void)snprintf(ret, SBX_ID_LEN + 1, "%.36s", at + (*at == '"'));
+		if (!sbx_id_valid(ret))
+			ret[0] = '\0';
+		return true;
+	}
+	return q->body.len && memmem(q->body.data, q->body.len, "\\u", 2);
 }
 
 static enum MHD_Result send_away(struct req *q, const struct waits *w, const char *session_id)
@@ -221,7 +226,7 @@ enum MHD_Result run_post(struct req *q)
 	sbx_autoerror e = SBX_ERROR_INIT;
 	struct waits w = { .posted = true };
 	enum MHD_Result answer;
-	char session_id[37];
+	char session_id[SBX_ID_LEN + 1];
 	int64_t wait = 0;
 
 	if (q->continued == WAIT_WORKED)

@@ -83,7 +83,7 @@ static void farewell_free(void *farewell)
 	free(f);
 }
 
-/* It does not wait for the runs; but its files may be many. */
+/* It waits for nobody; but its files may be many. */
 static void destroy(struct req *q)
 {
 	struct farewell *f = q->state;
@@ -155,5 +155,5 @@ enum MHD_Result session_delete(struct req *q)
 	f->until_us =
 		sbx_boot_us() + (st->session_delete_drain_timeout_sec + LATE_SEC) * SBX_SECOND_US;
 	f->rc = sbx_fail(&f->why, SBX_E_INTERRUPTED, "the service stops; nothing was done");
-	return worker_add(q, f->id, WORK_LOCKS, destroy, &e) ? MHD_YES : reply_error(q, &e);
+	return worker_add(q, f->id, WORK_GIVES, destroy, &e) ? MHD_YES : reply_error(q, &e);
 }

@@ -4,8 +4,8 @@
  * threads which answer requests do not wait for it. The request is suspended meanwhile.
  *
  * A snapshot waits until an upload has ended, and the end of an upload is a job as well: so there
- * is always a thread for jobs that wait for nobody. Nor can one session, or one user, take all the
- * others.
+ * is always a thread for jobs that wait for nobody, also for those of each user. Nor can one
+ * session, or one user, take all the others.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -16,7 +16,8 @@
 enum {
 	THREADS = 8,		 /* at most; most services need none */
 	LOCKING = THREADS - 1,	 /* that may wait for a workspace */
-	OF_A_USER = LOCKING - 1, /* of these */
+	OF_A_USER = THREADS - 1, /* that work for one user */
+	LOCKING_OF_A_USER = OF_A_USER - 1,
 	QUEUE_MAX = 256,
 	SESSION = 40, /* bytes of an id, the NUL included */
 };
@@ -43,23 +44,31 @@ struct worker {
 
 /* ---- which one is next, under the lock ------------------------------------------------------- */
 
+static bool same_user(const struct job *a, const struct job *b)
+{
+	return a->q && b->q && strcmp(a->q->who.user, b->q->who.user) == 0;
+}
+
 static bool may_begin(const struct worker *w, const struct job *j)
 {
-	size_t locking = 0, same_user = 0;
+	size_t locking = 0, same = 0, same_locking = 0;
 
-	if (j->kind == WORK_GIVES)
-		return true;
 	for (size_t i = 0; i < w->n; i++) {
 		const struct job *r = w->running[i];
+		bool locks = r && r->kind == WORK_LOCKS;
 
-		if (!r || r->kind == WORK_GIVES)
+		if (!r)
 			continue;
-		locking++;
-		same_user += strcmp(r->q->who.user, j->q->who.user) == 0;
-		if (j->session[0] && strcmp(r->session, j->session) == 0)
+		if (locks && j->kind == WORK_LOCKS && j->session[0] &&
+		    strcmp(r->session, j->session) == 0)
 			return false;
+		locking += locks;
+		same += same_user(r, j);
+		same_locking += locks && same_user(r, j);
 	}
-	return locking < LOCKING && same_user < OF_A_USER;
+	if (j->kind == WORK_GIVES)
+		return same < OF_A_USER;
+	return locking < LOCKING && same_locking < LOCKING_OF_A_USER;
 }
 
 static struct job *take(struct worker *w)
