@@ -137,10 +137,11 @@ static void *thread(void *arg)
 		int n;
 
 		w->now_us = sbx_boot_us();
-		n = pause_ms(w);
-		bury(w);
+		/* Before the look at the clock: closing has a time limit, too. */
 		if (w->ending)
 			close_all(w);
+		n = pause_ms(w);
+		bury(w);
 		if (w->ending && TAILQ_EMPTY(&w->closing))
 			break;
 		n = epoll_wait(w->epoll, ev, EVENTS, n);

@@ -77,15 +77,18 @@ struct ws_socket {
 	struct ws_in *in; /* while a message comes in, NULL between two */
 	uint64_t user, persona, session;
 	int64_t due_us;	  /* of its line */
+	int64_t looks;	  /* at its clock since the last heartbeat */
 	int64_t moved_us; /* when it took bytes, or had nothing to take */
 	int64_t heard_us; /* when bytes came from it */
 	uint32_t events;  /* that epoll watches */
 	bool closing;	  /* the close frame is queued: no frames behind it, nothing is read */
 	bool shut;	  /* ... and sent; only the peer's end is waited for */
+	bool deaf; /* its bytes are no frames any more: behind a close frame or a broken one */
+	bool seen; /* the peer has answered our close frame */
 	bool dead;
 	struct ws_offer *offer; /* owned, until it is taken in */
-	size_t early_len;
-	char early[]; /* what came with the request */
+	size_t early_off, early_len;
+	char early[]; /* what came with the request; up to early_off it is taken */
 };
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -208,8 +211,10 @@ void ws_wire_close(struct ws_socket *s); /* gives the connection back */
 
 /* ---- ws_receive.c ---- */
 
-/* Bytes of the peer. May close s. */
-void ws_receive(struct ws_socket *s, const void *data, size_t len);
+/* Bytes of the peer; returns how many of them were taken, so that others get their turn. May close
+ * s; behind our close frame they only tell whether the peer has seen it, and so everything before.
+ */
+size_t ws_receive(struct ws_socket *s, const void *data, size_t len);
 void ws_receive_free(struct ws_in *in); /* NULL is fine */
 
 /* ---- ws_follow.c ---- */

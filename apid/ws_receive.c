@@ -9,11 +9,19 @@
 #include <string.h>
 #include <wslay/wslay.h>
 
+#include "base/clock.h"
+
+enum {
+	TURN_US = 1000, /* after which no more bytes are taken ... */
+	MORSEL = 512,	/* ... of which there may be small messages that cost much */
+};
+
 struct ws_in {
 	struct ws_socket *s;
 	wslay_event_context_ptr wslay; /* owned */
 	const char *data;	       /* not yet taken by wslay */
 	size_t len;
+	int64_t until_us;     /* boot clock */
 	uint64_t fed, framed; /* bytes put in; bytes of the frames that have begun */
 	unsigned opcode;      /* of the frame in hand */
 	bool fragmented;      /* of a message so far */
@@ -36,12 +44,12 @@ static ssize_t give(wslay_event_context_ptr ctx, uint8_t *buf, size_t len, int f
 	struct ws_in *in = arg;
 
 	(void)flags;
-	if (in->len == 0) {
+	if (in->len == 0 || sbx_boot_us() >= in->until_us) {
 		wslay_event_set_error(ctx, WSLAY_ERR_WOULDBLOCK);
 		return -1;
 	}
-	if (len > in->len)
-		len = in->len;
+	len = len < in->len ? len : in->len;
+	len = len < MORSEL ? len : MORSEL;
 	memcpy(buf, in->data, len);
 	in->data += len;
 	in->len -= len;
@@ -56,7 +64,8 @@ static ssize_t answer(wslay_event_context_ptr ctx, const uint8_t *data, size_t l
 
 	(void)ctx;
 	(void)flags;
-	sbx_buf_add(&in->s->control, data, len);
+	if (!in->s->closing)
+		sbx_buf_add(&in->s->control, data, len);
 	return (ssize_t)len;
 }
 
@@ -136,31 +145,38 @@ static struct ws_in *open_in(struct ws_socket *s)
 	return in;
 }
 
-void ws_receive(struct ws_socket *s, const void *data, size_t len)
+size_t ws_receive(struct ws_socket *s, const void *data, size_t len)
 {
-	struct ws_in *in = s->in ? s->in : (s->in = open_in(s));
-	bool over;
+	struct ws_in *in;
 
+	if (s->deaf)
+		return len;
+	in = s->in ? s->in : (s->in = open_in(s));
 	if (!in) {
 		ws_socket_drop(s);
-		return;
+		return len;
 	}
 	in->data = data;
 	in->len = len;
+	in->until_us = sbx_boot_us() + TURN_US;
 	if (wslay_event_recv(in->wslay) < 0) {
 		/* A header that is none; wslay would close without a code. */
+		s->deaf = true;
 		ws_socket_close(s, WS_PROTOCOL, NULL);
-		return;
+		return len;
 	}
 	if (wslay_event_send(in->wslay) < 0 || sbx_buf_failed(&s->control)) {
 		ws_socket_drop(s);
-		return;
+		return len;
 	}
-	over = wslay_event_get_close_sent(in->wslay);
-	if (over || (in->fed == in->framed && !in->fragmented)) {
+	s->deaf = wslay_event_get_close_sent(in->wslay);
+	s->seen = s->closing && wslay_event_get_close_received(in->wslay);
+	len = s->deaf ? len : len - in->len;
+	if (s->deaf || (in->fed == in->framed && !in->fragmented)) {
 		s->in = NULL;
 		ws_receive_free(in);
 	}
-	if (over)
+	if (s->deaf)
 		ws_socket_closing(s);
+	return len;
 }

@@ -16,6 +16,7 @@ enum {
 	CONTROL_LIMIT = 64 << 10, /* answers to what is read at once fit by far */
 	CLOSE_PATIENCE_SEC = 2,	  /* for the close frame to leave and the peer to end */
 	SILENCE_SEC = 30,	  /* without a byte of a message that has begun */
+	LOOK_SEC = 10,		  /* at most between two looks at the clock of a socket */
 	READ_SIZE = 16 << 10,
 };
 
@@ -45,11 +46,8 @@ void ws_frame_put(struct sbx_buf *out, unsigned opcode, const void *data, size_t
 
 static bool has_frames(const struct ws_socket *s)
 {
-	if (!s->follow)
-		return false;
-	if (s->closing)
-		return s->off > 0; /* the rest of one */
-	return s->seq <= s->follow->frames;
+	/* Behind the close frame there is none, before it the rest of one. */
+	return s->follow && (s->off > 0 || (!s->closing && s->seq <= s->follow->frames));
 }
 
 static bool has_control(const struct ws_socket *s)
@@ -146,6 +144,11 @@ static enum progress send_pieces(struct ws_socket *s)
 	return has_frames(s) || has_control(s) ? SENT_PART : SENT_ALL;
 }
 
+static bool has_early(const struct ws_socket *s)
+{
+	return s->early_off < s->early_len;
+}
+
 static bool wants_in(const struct ws_socket *s)
 {
 	return s->shut || (!s->closing && s->control.len - s->control_off < WS_CONTROL_MAX);
@@ -179,7 +182,7 @@ void ws_socket_pump(struct ws_socket *s)
 		ws_wire_shut(s);
 		ws_follow_leave(s);
 	}
-	ws_wire_watch(s, wants_in(s), got != SENT_ALL);
+	ws_wire_watch(s, wants_in(s), got != SENT_ALL || has_early(s));
 }
 
 /* ---- ending ---------------------------------------------------------------------------------- */
@@ -217,6 +220,8 @@ void ws_socket_closing(struct ws_socket *s)
 		return;
 	leave_line(s);
 	s->closing = true;
+	s->deaf |= has_early(s); /* which nobody needs any more, and frames begin there */
+	s->early_off = s->early_len;
 	s->due_us = s->w->now_us + CLOSE_PATIENCE_SEC * SBX_SECOND_US;
 	TAILQ_INSERT_TAIL(&s->w->closing, s, line);
 	ws_socket_pump(s);
@@ -233,6 +238,34 @@ void ws_socket_close(struct ws_socket *s, int code, const char *text)
 		n += snprintf(body + 2, sizeof(body) - 2, "%s", text);
 	ws_frame_put(&s->control, 0x8, body, n < (int)sizeof(body) ? (size_t)n : sizeof(body) - 1);
 	ws_socket_closing(s);
+}
+
+/* ---- receiving --------------------------------------------------------------------------------
+ */
+
+static void read_early(struct ws_socket *s)
+{
+	if (wants_in(s))
+		s->early_off += ws_receive(s, s->early + s->early_off, s->early_len - s->early_off);
+}
+
+static void readable(struct ws_socket *s)
+{
+	char buf[READ_SIZE];
+	ssize_t n;
+
+	/* What is not taken now stays where it is. */
+	n = recv(s->fd, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK);
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+		ws_socket_drop(s);
+		return;
+	}
+	s->heard_us = s->w->now_us;
+	n = n > 0 ? (ssize_t)ws_receive(s, buf, (size_t)n) : 0;
+	if (n > 0 && !s->dead)
+		(void)recv(s->fd, buf, (size_t)n, MSG_DONTWAIT);
+	if (s->seen)
+		ws_socket_drop(s);
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */
@@ -274,9 +307,18 @@ static enum ws_quota quota_hit(const struct ws_socket *s)
 	return WS_QUOTA__COUNT;
 }
 
-static void beat_later(struct ws_socket *s)
+/* Between two heartbeats. All sockets have as many, so that their line is sorted; but for some
+ * seconds after a reload. */
+static int64_t looks_per_beat(const struct ws_socket *s)
 {
-	s->due_us = s->w->now_us + orch_settings(s->w->a->orch)->ws_heartbeat_sec * SBX_SECOND_US;
+	return (orch_settings(s->w->a->orch)->ws_heartbeat_sec + LOOK_SEC - 1) / LOOK_SEC;
+}
+
+static void look_later(struct ws_socket *s)
+{
+	int64_t beat_us = orch_settings(s->w->a->orch)->ws_heartbeat_sec * SBX_SECOND_US;
+
+	s->due_us = s->w->now_us + beat_us / looks_per_beat(s);
 	TAILQ_INSERT_TAIL(&s->w->open, s, line);
 }
 
@@ -306,7 +348,7 @@ void ws_socket_begin(struct ws_socket *s)
 
 	s->control = (struct sbx_buf)SBX_BUF_INIT(CONTROL_LIMIT);
 	s->moved_us = s->heard_us = w->now_us;
-	beat_later(s);
+	look_later(s);
 	if (ws_wire_open(s) < 0) {
 		ws_socket_drop(s);
 		return;
@@ -323,8 +365,8 @@ void ws_socket_begin(struct ws_socket *s)
 		s->follow->open++;
 		atomic_fetch_add(&w->opened, 1);
 		place(s, s->offer->from_seq);
-		if (s->early_len)
-			ws_receive(s, s->early, s->early_len);
+		if (has_early(s))
+			read_early(s);
 		ws_socket_pump(s);
 	}
 	free(s->offer);
@@ -333,37 +375,13 @@ void ws_socket_begin(struct ws_socket *s)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* Is the last frame in here the peer's close frame? (RFC 6455, 5.2: FIN and opcode, MASK and
- * length, four bytes of key.) It knows then that it has got everything. */
-static bool ends_with_close(const char *data, size_t n)
-{
-	for (size_t len = 0; len <= 125 && len + 6 <= n; len++)
-		if ((unsigned char)data[n - len - 6] == 0x88 &&
-		    (unsigned char)data[n - len - 5] == (0x80 | len))
-			return true;
-	return false;
-}
-
-static void readable(struct ws_socket *s)
-{
-	char buf[READ_SIZE];
-	ssize_t n = recv(s->fd, buf, sizeof(buf), MSG_DONTWAIT);
-
-	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) ||
-	    (n > 0 && s->shut && ends_with_close(buf, (size_t)n))) {
-		ws_socket_drop(s);
-		return;
-	}
-	s->heard_us = s->w->now_us;
-	if (n > 0 && !s->closing)
-		ws_receive(s, buf, (size_t)n);
-}
-
 void ws_socket_event(struct ws_socket *s, uint32_t events)
 {
 	if (s->dead)
 		return;
-	if (events & EPOLLIN)
+	if (has_early(s))
+		read_early(s);
+	else if ((events & EPOLLIN) && wants_in(s))
 		readable(s);
 	else if (events & (EPOLLERR | EPOLLHUP))
 		ws_socket_drop(s);
@@ -378,6 +396,7 @@ static void heartbeat(struct ws_socket *s)
 	char text[64];
 	int n;
 
+	s->looks = 0;
 	if (has_frames(s) || has_control(s))
 		return;
 	n = snprintf(text, sizeof(text), "{\"type\":\"heartbeat\",\"seq\":%llu}",
@@ -387,7 +406,6 @@ static void heartbeat(struct ws_socket *s)
 	ws_socket_pump(s);
 }
 
-/* Once in the time of a heartbeat. */
 static void on_time(struct ws_socket *s)
 {
 	int64_t now = s->w->now_us;
@@ -396,7 +414,7 @@ static void on_time(struct ws_socket *s)
 		ws_socket_drop(s);
 	else if (s->in && now - s->heard_us > SILENCE_SEC * SBX_SECOND_US)
 		ws_socket_close(s, WS_POLICY, "a message was begun and not finished");
-	else
+	else if (++s->looks >= looks_per_beat(s))
 		heartbeat(s);
 }
 
@@ -431,7 +449,7 @@ int64_t ws_socket_timers(struct ws *w)
 		lose_patience(s);
 	while ((s = TAILQ_FIRST(&w->open)) && s->due_us <= w->now_us) {
 		TAILQ_REMOVE(&w->open, s, line);
-		beat_later(s);
+		look_later(s);
 		on_time(s);
 	}
 	if ((s = TAILQ_FIRST(&w->closing)))

@@ -91,6 +91,8 @@ int ws_window_get(struct ws_follow *f, uint64_t seq, size_t off, const char **re
 		reset(v, NULL, 0);
 		return rc < 0 ? rc : sbx_fail(e, SBX_E_INTERNAL, "no frame to send");
 	}
+	if (off >= v->ends[seq - v->first] - start) /* of a log that was begun anew */
+		return sbx_fail(e, SBX_E_INTERNAL, "the frame has changed");
 	*ret_one = v->ends[seq - v->first] - start - off;
 	*ret = v->bytes.data + start + off;
 	*ret_len = v->bytes.len - start - off;

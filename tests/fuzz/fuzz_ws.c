@@ -110,13 +110,14 @@ static void check_answers(const struct sbx_buf *b)
 
 static void feed(struct ws_socket *s, const uint8_t *data, size_t len, size_t portion)
 {
-	for (size_t at = 0; at < len && !s->closing; at += portion) {
+	/* Behind a close frame of ours the peer's is waited for. */
+	for (size_t at = 0; at < len && !s->deaf && !seen.dropped;) {
 		size_t n = len - at < portion ? len - at : portion;
 		char *copy = malloc(n); /* so that one byte too far is seen */
 
 		must(copy, "memory");
 		memcpy(copy, data + at, n);
-		ws_receive(s, copy, n);
+		at += ws_receive(s, copy, n);
 		free(copy);
 	}
 }
