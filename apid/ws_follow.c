@@ -52,19 +52,30 @@ static void watched(struct ws_follow *f, int wd)
 	*bucket = f;
 }
 
-static void watch_dir(struct ws_follow *f)
+/* 0, or the error. */
+static int watch_dir(struct ws_follow *f)
 {
 	char path[PATH_MAX];
 	int wd;
 
 	(void)snprintf(path, sizeof(path), "%s/runs/%s", store_dir(f->w->a->store), f->id);
 	wd = inotify_add_watch(f->w->logs, path, IN_MODIFY | IN_CREATE | IN_ONLYDIR);
-	if (wd >= 0)
-		watched(f, wd);
-	f->blind = wd < 0 && errno != ENOENT;
-	if (f->blind)
-		sbx_log(SBX_LOG_WARNING, "cannot watch a log run=%s error=\"%s\"", f->id,
-			strerror(errno));
+	if (wd < 0)
+		return errno;
+	watched(f, wd);
+	f->w->n_unwatched--;
+	return 0;
+}
+
+static int watch_parent(struct ws *w)
+{
+	char path[PATH_MAX];
+
+	if (w->parent_wd >= 0)
+		return 0;
+	(void)snprintf(path, sizeof(path), "%s/runs", store_dir(w->a->store));
+	w->parent_wd = inotify_add_watch(w->logs, path, IN_CREATE | IN_ONLYDIR);
+	return w->parent_wd < 0 ? errno : 0;
 }
 
 static void unwatch_parent(struct ws *w)
@@ -75,25 +86,24 @@ static void unwatch_parent(struct ws *w)
 	}
 }
 
-/* A run that has put nothing out has no directory; then its birth is waited for. */
+/* A run that has put nothing out has no directory; then its birth is waited for. If the kernel has
+ * no watch for either, which is the one case without an event, it is looked at each second. */
 static void watch_run(struct ws_follow *f)
 {
 	struct ws *w = f->w;
-	char path[PATH_MAX];
+	int err = watch_dir(f);
+	bool was_blind = f->blind;
 
-	watch_dir(f);
-	if (f->wd >= 0)
-		return;
-	w->n_unwatched++;
-	if (w->parent_wd < 0) {
-		(void)snprintf(path, sizeof(path), "%s/runs", store_dir(w->a->store));
-		w->parent_wd = inotify_add_watch(w->logs, path, IN_CREATE | IN_ONLYDIR);
+	if (err == ENOENT && w->parent_wd < 0) {
+		err = watch_parent(w);
+		err = err ? err : watch_dir(f); /* born in between? */
 	}
-	watch_dir(f); /* born in between */
-	if (f->wd >= 0)
-		w->n_unwatched--;
+	f->blind = err && err != ENOENT;
 	if (f->blind)
 		w->again_us = w->now_us + SBX_SECOND_US;
+	if (f->blind && !was_blind)
+		sbx_log(SBX_LOG_WARNING, "cannot watch a log run=%s error=\"%s\"", f->id,
+			strerror(err));
 	unwatch_parent(w);
 }
 
@@ -177,6 +187,7 @@ static int begin(struct ws *w, const struct ws_offer *o, struct ws_follow **ret,
 		return rc;
 	}
 	w->n_follows++;
+	w->n_unwatched++;
 	f->users = 1;
 	f->next_row = *bucket;
 	*bucket = f;
@@ -267,8 +278,8 @@ static void look(struct ws_follow *f)
 
 	if (f->ended)
 		return;
-	if (f->blind) /* the kernel has no watch for us: the one case without an event */
-		f->w->again_us = f->w->now_us + SBX_SECOND_US;
+	if (f->wd < 0) /* it may be there by now, whether we were told or not */
+		watch_run(f);
 	rc = log_reader_refresh(f->log, &e);
 	if (rc == -SBX_E_RUN_NOT_FOUND) {
 		each_socket(f, removed);
@@ -295,10 +306,6 @@ static void born(struct ws *w, const char *id)
 		for (struct ws_follow *f = w->by_row[i]; f; f = f->next_row) {
 			if (f->wd >= 0 || strcmp(f->id, id) != 0)
 				continue;
-			watch_dir(f);
-			if (f->wd >= 0)
-				w->n_unwatched--;
-			unwatch_parent(w);
 			look(f); /* there may be output already */
 			return;
 		}
@@ -317,37 +324,28 @@ void ws_follow_all(struct ws *w)
 	}
 }
 
-static void one_event(struct ws *w, const struct inotify_event *ev)
-{
-	struct ws_follow *f;
-
-	if (ev->mask & IN_Q_OVERFLOW)
-		w->again_us = w->now_us;
-	if (ev->len == 0)
-		return;
-	if (ev->wd == w->parent_wd) {
-		born(w, ev->name);
-		return;
-	}
-	/* Only the index: a record there means that its bytes are complete. */
-	f = strcmp(ev->name, "log.idx") == 0 ? find_wd(w, ev->wd) : NULL;
-	if (f)
-		look(f);
-}
-
 void ws_follow_logs(struct ws *w)
 {
 	char buf[16 << 10] __attribute__((aligned(__alignof__(struct inotify_event))));
 	const struct inotify_event *ev;
 	ssize_t n = read(w->logs, buf, sizeof(buf));
+	struct ws_follow *f;
 	int last = -1;
 
 	for (char *p = buf; n > 0 && p < buf + n; p += sizeof(*ev) + ev->len) {
 		ev = (const struct inotify_event *)(const void *)p;
-		/* One look serves a burst of one log. */
-		if (ev->wd != last || ev->wd == w->parent_wd)
-			one_event(w, ev);
-		last = ev->len && strcmp(ev->name, "log.idx") == 0 ? ev->wd : -1;
+		if (ev->mask & IN_Q_OVERFLOW) {
+			w->again_us = w->now_us;
+		} else if (ev->len && ev->wd == w->parent_wd) {
+			born(w, ev->name);
+		} else if (ev->len && ev->wd != last && strcmp(ev->name, "log.idx") == 0) {
+			/* Only the index: a record there means that its bytes are complete. One
+			 * look serves a burst of one log. */
+			last = ev->wd;
+			f = find_wd(w, ev->wd);
+			if (f)
+				look(f);
+		}
 	}
 }
 

@@ -78,6 +78,49 @@ class Time(HoldCase):
             self.assertEqual(w.recv()["type"], "heartbeat")
 
 
+class DroppedEvents(HoldCase):
+    """The kernel keeps so many events of files for a process, and then only says that there were more."""
+
+    def flood(self, a, run):
+        with open("/proc/sys/fs/inotify/max_queued_events") as f:
+            most = int(f.read())
+        names = [os.path.join(a.state, "runs", run, n) for n in ("x", "y")]
+        fds = [os.open(n, os.O_WRONLY | os.O_CREAT) for n in names]
+        for i in range(most + 10):
+            os.write(fds[i % 2], b".")
+        for fd, name in zip(fds, names):
+            os.close(fd)
+            os.unlink(name)
+
+    def log(self, a, run):
+        try:
+            with open(os.path.join(a.state, "runs", run, "log"), "rb") as f:
+                return f.read()
+        except FileNotFoundError:
+            return b""
+
+    def test_nothing_is_missed(self):
+        a = self.door()
+        loud, early, silent = (self.run_(a, c) for c in (
+            "echo early; cat", "echo early; sleep 5; echo late; cat", "sleep 5; echo late; read x; echo \"got $x\"; cat"))
+        streams = {r: self.ws(a, r) for r in (loud, early, silent)}
+        for run in (loud, early):
+            streams[run].until(wsclient.says("early"))
+        streams[silent].until(wsclient.is_event("start"))
+        a.proc.send_signal(signal.SIGSTOP)
+        try:
+            self.flood(a, loud)
+            while b"late" not in self.log(a, early) or b"late" not in self.log(a, silent):
+                time.sleep(0.1)
+        finally:
+            a.proc.send_signal(signal.SIGCONT)
+        streams[early].until(wsclient.says("late"))
+        streams[silent].until(wsclient.says("late"))
+        # From then on it is watched as any other.
+        streams[silent].stdin("this\n")
+        streams[silent].until(wsclient.says("got this"))
+
+
 class BehindTheEnd(HoldCase):
     SIZE = 40000
 
