@@ -3,11 +3,14 @@
 long heartbeats, events that the kernel drops, input behind the end."""
 import contextlib
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import sbx  # noqa: E402
@@ -119,6 +122,50 @@ class DroppedEvents(HoldCase):
         # From then on it is watched as any other.
         streams[silent].stdin("this\n")
         streams[silent].until(wsclient.says("got this"))
+
+
+class NoWatches(HoldCase):
+    """A second door in a user namespace, where the kernel has as many watches as we say."""
+
+    def limited_door(self, a):
+        enter = subprocess.run(["unshare", "-Ur", "true"], stderr=subprocess.DEVNULL, check=False)
+        if enter.returncode:
+            self.skipTest("no user namespace can be made")
+        b = wskit.Apid(**LONG)
+        b.state = a.state
+        program = os.path.join(b.base, "apid")
+        with open(program, "w") as f:
+            f.write('#!/bin/sh\nexec unshare -Ur "%s" --workers 0 "$@"\n' % wskit.APID)
+        os.chmod(program, 0o755)
+        with unittest.mock.patch.object(wskit, "APID", program):
+            b.start()
+        self.addCleanup(self.close, b)
+        return b
+
+    def close(self, b):
+        self.assertEqual(b.stop(), 0, b.errors())
+        b.reader.join()
+        b.proc.stderr.close()
+        shutil.rmtree(b.base)
+
+    def no_more(self, b):
+        used, fds = 0, "/proc/%d/fdinfo" % b.proc.pid
+        for fd in os.listdir(fds):
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(fds, fd)) as f:
+                used += f.read().count("inotify wd:")
+        subprocess.run(["nsenter", "-U", "-t", str(b.proc.pid), "sh", "-c",
+                        "echo %d > /proc/sys/user/max_inotify_watches" % used], check=True)
+
+    def test_logs_are_followed_without(self):
+        a = self.door()
+        b = self.limited_door(a)
+        run = self.run_(a, "read x; echo \"one $x\"; read x; echo \"two $x\"; cat")
+        self.no_more(b)
+        w = self.ws(b, run)
+        w.until(wsclient.is_event("start"))
+        for text in ("one", "two"):
+            w.stdin("line\n")
+            w.until(wsclient.says(text + " line"))
 
 
 class BehindTheEnd(HoldCase):
