@@ -328,7 +328,7 @@ static size_t next_batch(struct work *w, fuse_ino_t *ret)
 {
 	size_t n = 0;
 
-	if (w->sweep > w->n_nodes) { /* the root is the first */
+	if (w->sweep > w->n_nodes) { /* the root's number in the tree is the first */
 		ret[n++] = (fuse_ino_t)w->row << 8 | MS_N_SESS_WORK;
 		w->sweep = w->n_nodes;
 	}
@@ -444,8 +444,6 @@ void work_free(struct work_table *t)
 				w->nodes = n->in_work;
 				free_node(n);
 			}
-			if (w->root)
-				free_node(w->root);
 			free(w);
 		}
 	}

@@ -55,7 +55,7 @@ struct work {
 	unsigned refs;		/* nodes and operations; under the lock */
 	bool gone;		/* the session is no more: it goes with its last node */
 	struct work_node *root; /* counted; NULL: there is no such workspace (any more) */
-	struct work_node *nodes, **nodes_end; /* all but the root */
+	struct work_node *nodes, **nodes_end; /* also roots of before */
 	size_t n_nodes;
 	size_t sweep;		/* so many nodes from the first on are still to be told of */
 	_Atomic bool busy;	/* a run of the session is active: others change what is there */

@@ -128,6 +128,10 @@ struct work_node *work_node_new(struct work *w, struct work_node *parent, const 
 	n->fd = fd;
 	t->open++;
 	n->is = *is;
+	n->in_at = w->nodes_end;
+	*w->nodes_end = n;
+	w->nodes_end = &n->in_work;
+	w->n_nodes++;
 	n->parent = parent;
 	if (!parent)
 		return n;
@@ -135,10 +139,6 @@ struct work_node *work_node_new(struct work *w, struct work_node *parent, const 
 	n->next = *bucket_of(t, is);
 	*bucket_of(t, is) = n;
 	n->hashed = true;
-	n->in_at = w->nodes_end;
-	*w->nodes_end = n;
-	w->nodes_end = &n->in_work;
-	w->n_nodes++;
 	return n;
 }
 
@@ -146,8 +146,6 @@ static void leave_work(struct work_node *n)
 {
 	struct work *w = n->work;
 
-	if (!n->in_at)
-		return;
 	*n->in_at = n->in_work;
 	if (n->in_work)
 		n->in_work->in_at = n->in_at;
