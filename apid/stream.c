@@ -157,6 +157,30 @@ static bool lists(const char *list, const char *word)
 	return false;
 }
 
+struct wanted {
+	const char *name, *word;
+	bool found;
+};
+
+static enum MHD_Result look_at(void *wanted, enum MHD_ValueKind kind, const char *name,
+			       const char *value)
+{
+	struct wanted *w = wanted;
+
+	(void)kind;
+	w->found |= strcasecmp(name, w->name) == 0 && lists(value, w->word);
+	return w->found ? MHD_NO : MHD_YES;
+}
+
+/* A list may be spread over several headers of its name (RFC 9110, 5.3). */
+static bool header_lists(const struct req *q, const char *name, const char *word)
+{
+	struct wanted w = { name, word, false };
+
+	(void)MHD_get_connection_values(q->conn, MHD_HEADER_KIND, look_at, &w);
+	return w.found;
+}
+
 /* The answer to the client's key; false when that is none. */
 static bool accept_of(const char *key, char ret[ACCEPT_TEXT])
 {
@@ -200,12 +224,12 @@ enum MHD_Result stream_get(struct req *q)
 		MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_GNUTLS_SESSION);
 	struct ws_offer *o;
 
-	if (q->head || !lists(req_header(q, MHD_HTTP_HEADER_UPGRADE), "websocket"))
+	if (q->head || !header_lists(q, MHD_HTTP_HEADER_UPGRADE, "websocket"))
 		return reply_no_route(q, "");
 	if (!given || strcmp(given, "13") != 0)
 		return reply_refusal(q, MHD_HTTP_UPGRADE_REQUIRED, "websocket_version",
 				     "Sec-WebSocket-Version: allowed 13", NULL, version);
-	if (!lists(req_header(q, MHD_HTTP_HEADER_CONNECTION), "upgrade"))
+	if (!header_lists(q, MHD_HTTP_HEADER_CONNECTION, "upgrade"))
 		return reply_refusal(q, MHD_HTTP_BAD_REQUEST, "websocket_handshake",
 				     "Connection: it must name Upgrade", NULL, NULL);
 	if (!accept_of(req_header(q, "Sec-WebSocket-Key"), accept))

@@ -92,6 +92,11 @@ class Handshake(ProtocolCase):
 
     def test_connection_must_name_upgrade(self):
         self.assertEqual(self.ws(drop=("Connection",)).status, 400)
+        # A list may come in several headers, as proxies send it.
+        w = self.ws(drop=("Connection",), headers=(("Authorization", "Bearer " + wskit.token("alice")),
+                                                   ("Connection", "keep-alive"), ("Connection", "Upgrade")))
+        self.assertEqual(w.status, 101)
+        self.assertEqual(w.recv()["seq"], 1)
 
     def test_no_extension_and_no_protocol_is_agreed_on(self):
         w = self.ws(headers=(("Authorization", "Bearer " + wskit.token("alice")),
