@@ -148,12 +148,14 @@ static struct orch_request request_of(struct req *q)
 	};
 }
 
-static int submit(struct req *q, struct waits *w, struct sbx_error *e)
+static int submit(struct req *q, struct waits *w, bool may_wait, struct sbx_error *e)
 {
 	struct orch_request rq = request_of(q);
 	struct orch_submitted sub = { .row = 0 };
-	int rc = orch_submit(q->a->orch, &q->who, &rq, &sub, e);
+	int rc;
 
+	rq.may_wait = may_wait;
+	rc = orch_submit(q->a->orch, &q->who, &rq, &sub, e);
 	memcpy(w->id, sub.id, sizeof(w->id));
 	w->row = sub.row;
 	w->from_seq = sub.resume_from_seq;
@@ -165,7 +167,7 @@ static void submit_by_worker(struct req *q)
 	struct waits *w = q->state;
 
 	sbx_error_clear(&w->why);
-	w->rc = submit(q, w, &w->why);
+	w->rc = submit(q, w, true, &w->why);
 }
 
 static void waits_free(void *waits)
@@ -238,7 +240,7 @@ enum MHD_Result run_post(struct req *q)
 	w.until_us = wait ? sbx_boot_us() + wait : 0;
 	if (names_session(q, session_id))
 		return send_away(q, &w, session_id);
-	return submit(q, &w, &e) < 0 ? reply_error(q, &e) : wait_or_answer(q, &w);
+	return submit(q, &w, false, &e) < 0 ? reply_error(q, &e) : wait_or_answer(q, &w);
 }
 
 enum MHD_Result run_get(struct req *q)

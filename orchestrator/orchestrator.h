@@ -72,7 +72,9 @@ struct orch_request {
 	size_t len;
 	bool script_allowed;
 	bool refuse_unknown;
-	bool default_image;	     /* base_image may be left out */
+	bool default_image; /* base_image may be left out */
+	bool may_wait; /* up to a minute, for whoever copies or exchanges the session's workspace;
+			  else that is SESSION_ACTIVE_RUNS after a moment */
 	const char *idempotency_key; /* from a header; NULL: the document's own, if any */
 	const char
 		*session_id; /* of the run, from where it was submitted; NULL: the document's own */

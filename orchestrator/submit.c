@@ -335,7 +335,8 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	ret->resume_from_seq = s.spec->resume_from_seq;
 	memcpy(ret->id, s.id, sizeof(ret->id));
 	if (s.session.id) {
-		s.lock = session_lock(o, s.session.id, false, SESSION_LOCK_SHORT_MS, e);
+		s.lock = session_lock(o, s.session.id, false,
+				      rq->may_wait ? SESSION_LOCK_MS : SESSION_LOCK_SHORT_MS, e);
 		if (s.lock < 0)
 			return s.lock;
 	}
