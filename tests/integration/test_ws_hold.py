@@ -13,6 +13,7 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
 import sbx  # noqa: E402
 import wsclient  # noqa: E402
 import wskit  # noqa: E402
@@ -114,7 +115,7 @@ class DroppedEvents(HoldCase):
         try:
             self.flood(a, loud)
             while b"late" not in self.log(a, early) or b"late" not in self.log(a, silent):
-                time.sleep(0.1)
+                api.wait_until(time.CLOCK_MONOTONIC, time.monotonic() + 0.1)
         finally:
             a.proc.send_signal(signal.SIGCONT)
         streams[early].until(wsclient.says("late"))
@@ -184,7 +185,7 @@ class BehindTheEnd(HoldCase):
         self.assertEqual(wire[14:16], b"\x88\x80")
         w.sock.sendall(b"\x81\x94" + key + wire)
         for _ in range(10):
-            time.sleep(0.1)
+            api.wait_until(time.CLOCK_MONOTONIC, time.monotonic() + 0.1)
             w.send(wsclient.PING, b"x")
         frames, code = w.frames()
         self.assertEqual((len(wsclient.output(frames)), code), (self.SIZE, 1000))
