@@ -19,11 +19,19 @@ struct incoming {
 	struct upload *upload;	/* owned; NULL until the workspace is ours, and after a refusal */
 	char session_id[37];
 	bool ours;	      /* the part that is being read is a file */
+	bool over;	      /* it does not fit: what follows is read and dropped */
+	struct sbx_error cap; /* why, owned */
 	size_t files;	      /* parts that are */
 	int rc;		      /* of what the workers did last */
 	struct sbx_error why; /* and its error */
 	struct sbx_buf out;   /* or its answer */
 };
+
+static int copy_error(const struct sbx_error *from, struct sbx_error *e)
+{
+	(void)sbx_fail(e, from->code, "%s", from->message);
+	return from->details ? sbx_error_details(e, "%s", from->details) : -(int)from->code;
+}
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
@@ -32,7 +40,7 @@ static int on_part(void *ctx, const char *name, const char *file_name, struct sb
 	struct incoming *in = ctx;
 
 	in->ours = strcmp(name, files_field) == 0;
-	if (!in->ours)
+	if (!in->ours || in->over)
 		return 0;
 	in->files++;
 	return upload_file(in->upload, file_name, e);
@@ -41,8 +49,15 @@ static int on_part(void *ctx, const char *name, const char *file_name, struct sb
 static int on_data(void *ctx, const char *data, size_t len, struct sbx_error *e)
 {
 	struct incoming *in = ctx;
+	int rc;
 
-	return in->ours ? upload_data(in->upload, data, len, e) : 0;
+	if (!in->ours || in->over)
+		return 0;
+	rc = upload_data(in->upload, data, len, &in->cap);
+	in->over = rc == -SBX_E_WORKSPACE_CAP;
+	/* The files before it are not to blame: they are put in place by a worker, which answers.
+	 */
+	return rc == 0 || in->over ? 0 : copy_error(&in->cap, e);
 }
 
 static const struct multipart_calls calls = { .part = on_part, .data = on_data };
@@ -69,6 +84,7 @@ static void incoming_free(void *incoming)
 
 	give_back(in);
 	multipart_free(in->form);
+	sbx_error_clear(&in->cap);
 	sbx_error_clear(&in->why);
 	sbx_buf_free(&in->out);
 	free(in);
@@ -129,12 +145,6 @@ bool upload_open(struct req *q, struct sbx_error *e)
 	return worker_add(q, in->session_id, WORK_LOCKS, take_workspace, e);
 }
 
-static int copy_error(const struct sbx_error *from, struct sbx_error *e)
-{
-	(void)sbx_fail(e, from->code, "%s", from->message);
-	return from->details ? sbx_error_details(e, "%s", from->details) : -(int)from->code;
-}
-
 int upload_opened(struct req *q, struct sbx_error *e)
 {
 	struct incoming *in = q->state;
@@ -157,6 +167,10 @@ static void put_in(struct req *q)
 
 	sbx_error_clear(&in->why);
 	in->rc = upload_commit(in->upload, &in->why);
+	if (in->over) {
+		sbx_error_clear(&in->why);
+		in->rc = copy_error(&in->cap, &in->why);
+	}
 	if (in->rc == 0)
 		upload_view(in->upload, &in->out);
 	/* Whoever has the answer finds nothing left of it, and the workspace free. */

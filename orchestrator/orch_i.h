@@ -63,7 +63,7 @@ struct orch {
 	pthread_cond_t janitor_wake; /* CLOCK_MONOTONIC */
 	int wake_fd;		     /* eventfd: something for the dispatcher to look at */
 	pthread_t keeper;
-	bool keeping;
+	atomic_bool keeping;	     /* set by who starts it, read by whoever pokes */
 	int keeper_fd;		     /* eventfd: something for the keeper of sessions */
 	atomic_bool sessions_ending; /* so every end of a run is news for it */
 	atomic_bool garbage;	     /* snapshots were dropped: their objects may be nobody's now */

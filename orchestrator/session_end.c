@@ -482,7 +482,7 @@ void session_keeper_poke(struct orch *o)
 	uint64_t one = 1;
 
 	/* A full counter is a wake-up as well. */
-	if (o->keeping && write(o->keeper_fd, &one, sizeof(one)) < 0)
+	if (atomic_load(&o->keeping) && write(o->keeper_fd, &one, sizeof(one)) < 0)
 		return;
 }
 
@@ -494,16 +494,16 @@ int session_keeper_start(struct orch *o, struct sbx_error *e)
 	if (o->keeper_fd < 0)
 		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot make an eventfd");
 	r = dispatch_start_thread(&o->keeper, keeper, o);
-	o->keeping = r == 0;
+	atomic_store(&o->keeping, r == 0);
 	return r == 0 ? 0 : sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
 }
 
 void session_keeper_stop(struct orch *o)
 {
-	if (!o->keeping)
+	if (!atomic_load(&o->keeping))
 		return;
 	session_keeper_poke(o);
 	pthread_join(o->keeper, NULL);
-	o->keeping = false;
+	atomic_store(&o->keeping, false);
 	sbx_closep(&o->keeper_fd);
 }

@@ -157,7 +157,8 @@ static int evict(struct orch *o, const char *session_id, struct sbx_error *e)
 
 static bool may_be_named(const char *name)
 {
-	return session_entry_fits(name);
+	/* "workspace" is what a difference calls the workspace itself. */
+	return session_entry_fits(name) && strcmp(name, "workspace") != 0;
 }
 
 int orch_snapshot_take(struct orch *o, const struct orch_principal *p, const char *session_id,
@@ -392,9 +393,14 @@ int orch_session_clone(struct orch *o, const struct orch_principal *p, const cha
 	AUTO_HELD h = { .lock = -1, .dir = -1, .tree = -1 };
 	store_autosession to = { 0 };
 	sbx_autoclose int lock = -1;
-	int rc = hold(o, p, session_id, &h, e);
+	int rc;
 
 	memset(ret, 0, sizeof(*ret));
+	if (name && strlen(name) > MS_NAME_MAX)
+		return sbx_fail(e, SBX_E_INVALID_SPEC,
+				"new_session_name: found %zu bytes, allowed %d", strlen(name),
+				MS_NAME_MAX);
+	rc = hold(o, p, session_id, &h, e);
 	if (rc == 0)
 		rc = copy_session(o, &h.s, name, &to, e);
 	if (rc < 0)

@@ -224,15 +224,7 @@ int upload_file(struct upload *u, const char *name, struct sbx_error *e)
 
 int upload_data(struct upload *u, const void *data, size_t len, struct sbx_error *e)
 {
-	int rc = intake_data(u->in, data, len, e);
-
-	if (rc == -SBX_E_WORKSPACE_CAP) {
-		sbx_autoerror ignored = SBX_ERROR_INIT;
-
-		/* The files before it are not to blame. */
-		(void)upload_commit(u, &ignored);
-	}
-	return rc;
+	return intake_data(u->in, data, len, e);
 }
 
 void upload_view(const struct upload *u, struct sbx_buf *out)

@@ -20,8 +20,8 @@ struct upload;
 int upload_begin(struct orch *o, const struct orch_principal *p, const char *session_id,
 		 struct upload **ret, struct sbx_error *e);
 /* A file named so by the client; NULL or "": file_N. Its bytes follow by upload_data. WORKSPACE_CAP
- * as soon as what has come cannot fit (the files before it are then put in place, and nothing more
- * can be added), STORAGE_FULL, SPEC_TOO_LARGE (too many files). */
+ * as soon as what has come cannot fit (a commit then puts the files before it in place, and nothing
+ * more can be added), STORAGE_FULL, SPEC_TOO_LARGE (too many files). */
 int upload_file(struct upload *u, const char *name, struct sbx_error *e);
 int upload_data(struct upload *u, const void *data, size_t len, struct sbx_error *e);
 /* Unpacks the archives and renames everything in. Waits for the disk, maybe long. */

@@ -225,6 +225,30 @@ static void runs__that_wait_for_their_session_are_passed_over(void **state)
 	assert_string_equal(list[1].id, wanted[1]);
 }
 
+/* ---- names of what is made of one --------------------------------------------------------------
+ */
+
+/* "workspace" is what a difference calls the workspace. */
+static void names__that_mean_something_else_are_refused(void **state)
+{
+	static const char *const bad[] = { "workspace", "", ".a", "a/b", "latest" };
+	struct house *h = *state;
+	struct orch_session_made s, copy;
+	char longest[MS_NAME_MAX + 2];
+	store_autosnapshot shot = { 0 };
+
+	MUST(make(h, &ann, "", NULL, &s, e));
+	for (size_t i = 0; i < SBX_COUNT(bad); i++)
+		FAILS_WITH(INVALID_ARGUMENT,
+			   orch_snapshot_take(&h->o, &ann, s.id, bad[i], &shot, e));
+	MUST(orch_snapshot_take(&h->o, &ann, s.id, "good", &shot, e));
+	memset(longest, 'x', sizeof(longest) - 1);
+	longest[sizeof(longest) - 1] = '\0';
+	FAILS_WITH(INVALID_SPEC, orch_session_clone(&h->o, &ann, s.id, longest, &copy, e));
+	longest[MS_NAME_MAX] = '\0';
+	MUST(orch_session_clone(&h->o, &ann, s.id, longest, &copy, e));
+}
+
 /* ---- the end ------------------------------------------------------------------------------------
  */
 
@@ -340,6 +364,7 @@ int main(void)
 		TEST(run__takes_the_sessions_values),
 		TEST(runs__of_a_session_come_one_after_the_other),
 		TEST(runs__that_wait_for_their_session_are_passed_over),
+		TEST(names__that_mean_something_else_are_refused),
 		TEST(destroy__takes_everything),
 		TEST(destroy__waits_for_runs_that_execute),
 		TEST(destroy__waits_for_who_uses_the_workspace),

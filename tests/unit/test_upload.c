@@ -171,6 +171,7 @@ static void upload__cap_holds_for_all(void **state)
 	for (int i = 0; i < 23; i++)
 		MUST(upload_data(two, zeros, PIECE, e));
 	FAILS_WITH(WORKSPACE_CAP, upload_data(two, zeros, PIECE, e));
+	(void)upload_commit(two, NULL);
 	two = upload_free(two);
 	assert_int_equal(size_of(h, s.id, "before"), 1);
 	assert_int_equal(size_of(h, s.id, "two"), -1);
