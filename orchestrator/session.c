@@ -194,8 +194,8 @@ int session_put(struct orch *o, struct store_session *s, const char *entry, bool
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a session");
 	}
 	/* The directory first: a row promises one. What a crash leaves between them has no row, and
-	 * the janitor removes what is not locked. */
-	lock = store_session_lock(o->store, s->id, false, 0);
+	 * the janitor removes what is not locked: it may be looking at this very one. */
+	lock = store_session_lock(o->store, s->id, false, SESSION_LOCK_MS);
 	if (lock < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -lock,
 				      "cannot lock the workspace of a new session");
