@@ -168,6 +168,7 @@ int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, c
 		size_t len, struct sbx_error *e)
 {
 	char line[SESSION_NAME + 16], *arg;
+	int rc;
 
 	while (len && (text[len - 1] == '\n' || text[len - 1] == ' '))
 		len--;
@@ -184,7 +185,11 @@ int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, c
 		if ((commands[i].needs && !*arg) || (!commands[i].takes && *arg))
 			return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "%s takes %s argument", line,
 					commands[i].needs ? "an" : "no");
-		return commands[i].act(f->orch, p, id, arg, e);
+		rc = commands[i].act(f->orch, p, id, arg, e);
+		/* The feed will say so, but whoever hears from us that it is done looks at once. */
+		if (rc == 0 && commands[i].act == orch_snapshot_restore)
+			work_changed(f, id);
+		return rc;
 	}
 	return sbx_fail(
 		e, SBX_E_INVALID_ARGUMENT,

@@ -145,7 +145,8 @@ static void put(struct work *w)
 	pthread_mutex_unlock(&t->lock);
 }
 
-/* Opens the directory by its name and takes it for the root, unless it is the same as before. */
+/* Opens the directory by its name and takes it for the root, unless it is the same as before. 1: it
+ * is another one than before. */
 static int open_root(struct work *w)
 {
 	struct work_table *t = w->f->work;
@@ -174,11 +175,28 @@ static int open_root(struct work *w)
 	}
 	pthread_mutex_unlock(&t->lock);
 	work_bury(t, dead);
-	if (changed) {
-		atomic_store(&w->measured, false);
-		work_changed(w->f, w->id);
-	}
-	return r;
+	return r < 0 ? r : changed;
+}
+
+void work_new_epoch(struct fsd *f)
+{
+	struct fuse_out_header out = { .len = sizeof(out), .error = NOTIFY_INC_EPOCH };
+
+	if (f->epochs && write(fuse_session_fd(f->se), &out, sizeof(out)) < 0 && errno != ENODEV)
+		sbx_log(SBX_LOG_WARNING, "names not invalidated error=\"%s\"", strerror(errno));
+}
+
+/* Forgets what the kernel was told of w. */
+static void take_back(struct work *w)
+{
+	struct work_table *t = w->f->work;
+
+	atomic_fetch_add(&w->epoch, 1);
+	work_new_epoch(w->f);
+	pthread_mutex_lock(&t->lock);
+	w->sweep = w->n_nodes + 1;
+	pthread_cond_signal(&t->wake);
+	pthread_mutex_unlock(&t->lock);
 }
 
 int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret)
@@ -192,8 +210,12 @@ int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret)
 	pthread_mutex_lock(&t->lock);
 	fresh |= !w->root;
 	pthread_mutex_unlock(&t->lock);
-	if (fresh)
-		r = open_root(w);
+	r = fresh ? open_root(w) : 0;
+	if (r > 0) {
+		atomic_store(&w->measured, false);
+		take_back(w);
+		r = 0;
+	}
 	pthread_mutex_lock(&t->lock);
 	if (r == 0 && !w->root)
 		r = -ENOENT;
@@ -206,28 +228,7 @@ int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret)
 	return r;
 }
 
-/* ---- telling the kernel ------------------------------------------------------------------ */
-
-void work_new_epoch(struct fsd *f)
-{
-	struct fuse_out_header out = { .len = sizeof(out), .error = NOTIFY_INC_EPOCH };
-
-	if (f->epochs && write(fuse_session_fd(f->se), &out, sizeof(out)) < 0 && errno != ENODEV)
-		sbx_log(SBX_LOG_WARNING, "names not invalidated error=\"%s\"", strerror(errno));
-}
-
-/* Forgets what the kernel was told of w. The feed thread, and open_root. */
-static void take_back(struct work *w)
-{
-	struct work_table *t = w->f->work;
-
-	atomic_fetch_add(&w->epoch, 1);
-	work_new_epoch(w->f);
-	pthread_mutex_lock(&t->lock);
-	w->sweep = w->n_nodes + 1;
-	pthread_cond_signal(&t->wake);
-	pthread_mutex_unlock(&t->lock);
-}
+/* ---- news -------------------------------------------------------------------------------- */
 
 /* With a reference. */
 static struct work *find_id(struct work_table *t, const char *id)
@@ -250,6 +251,8 @@ void work_changed(struct fsd *f, const char *id)
 
 	if (!w)
 		return;
+	/* Whoever is inside asks for its name no more. */
+	(void)open_root(w);
 	atomic_store(&w->measured, false);
 	take_back(w);
 	put(w);
