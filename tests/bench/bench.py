@@ -372,6 +372,95 @@ def bench_followers():
               % (said["p50_ms"], a.rss() / 2**20), flush=True)
 
 
+def run_quiet(*argv, cwd=None):
+    subprocess.run(argv, check=True, cwd=cwd, stdout=subprocess.DEVNULL)
+
+
+def small_files(where, n):
+    for i in range(n):
+        if i % 100 == 0:
+            os.mkdir("%s/d%d" % (where, i // 100))
+        with open("%s/d%d/f%d" % (where, i // 100, i), "w") as f:
+            f.write("%d\n" % i * 20)
+
+
+SESSION_SETTINGS = {"workspace_cap_mb": 4096, "tier_standard_workspace_cap_mb": 4096, "snapshot_max_size_mb": 65536}
+
+
+class Bench:
+    """A session on a mount, and the directory behind its workspace."""
+
+    def __init__(self, m):
+        self.dir = os.path.join(m.mnt, "sessions", "bench")
+        os.mkdir(self.dir)
+        with open(self.dir + "/status.json") as f:
+            self.id = json.load(f)["id"]
+        self.work = self.dir + "/workspace"
+        self.back = os.path.join(m.state, "sessions", self.id, "workspace")
+        self.plain = os.path.join(m.base, "plain")
+        os.mkdir(self.plain)
+
+
+def bench_snapshot():
+    """A snapshot after one of 10,000 files has changed, beside a walk that looks at all of them."""
+    with sbx.Mount(settings=SESSION_SETTINGS) as m:
+        b = Bench(m)
+        small_files(b.back, 10000)
+        first = timed(lambda: os.mkdir(b.dir + "/snapshots/s"))
+        ours, theirs = [], []
+        for i in range(9):
+            with open(b.work + "/d7/f777", "a") as f:
+                f.write("more\n")
+            ours.append(timed(lambda: os.mkdir("%s/snapshots/s%d" % (b.dir, i))))
+            theirs.append(timed(lambda: run_quiet("find", b.back, "-printf", "%p %s %T@\\n")))
+        row("snapshot, 1 of 10,000 changed", pct(ours, 50), pct(theirs, 50), "ms", "find -printf", "<= 1.5")
+        print("    the first one took %.0f ms" % first, flush=True)
+
+
+def bench_clone():
+    """A session with 1 GiB is cloned, beside cp -a of its workspace."""
+    with sbx.Mount(settings=SESSION_SETTINGS) as m:
+        b = Bench(m)
+        for i in range(64):
+            with open("%s/f%d" % (b.back, i), "wb") as f:
+                f.write(os.urandom(16 << 20))
+        ours, theirs = [], []
+
+        def clone(i):
+            with open(b.dir + "/ctl", "w") as f:
+                f.write("clone copy%d\n" % i)
+
+        def copy(i):
+            run_quiet("cp", "--reflink=auto", "-a", b.back, "%s/copy%d" % (b.plain, i))
+
+        for i in range(3):
+            os.sync()
+            ours.append(timed(lambda: clone(i)))
+            os.sync()
+            theirs.append(timed(lambda: copy(i)))
+        row("clone of 1 GiB", pct(ours, 50), pct(theirs, 50), "ms", "cp --reflink=auto -a", "<= 1.1")
+
+
+def bench_workspace():
+    """Real programs on a workspace through the mount, and on a directory beside the state."""
+    with sbx.Mount(settings=SESSION_SETTINGS) as m:
+        b = Bench(m)
+        made = os.path.join(m.base, "made")
+        os.mkdir(made)
+        small_files(made, 10000)
+        archive = os.path.join(m.base, "a.tar")
+        run_quiet("tar", "cf", archive, "-C", made, ".")
+        places = (b.work, b.plain)
+        times = [timed(lambda: run_quiet("tar", "xf", archive, "-C", w)) for w in places]
+        row("tar x of 10,000 small files", *times, "ms", "a plain directory", "<= 3")
+        for w in places:
+            run_quiet("git", "init", "-q", cwd=w)
+            run_quiet("git", "add", ".", cwd=w)
+            run_quiet("git", "status", cwd=w)
+        times = [pct([timed(lambda: run_quiet("git", "status", cwd=w)) for _ in range(5)], 50) for w in places]
+        row("git status of 10,000 files", *times, "ms", "a plain directory", "<= 3")
+
+
 ROWS = {name[6:]: f for name, f in list(globals().items()) if name.startswith("bench_")}
 
 
