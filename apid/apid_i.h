@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "base/auto.h"
 #include "base/buf.h"
@@ -205,11 +206,27 @@ int auth_reload(struct auth *u, struct sbx_error *e);
 int auth_check(struct auth *u, const struct credentials *c, struct orch_principal *ret,
 	       struct sbx_error *e);
 
+/* ---- listen.c: where they come in ---------------------------------------------------------------
+ */
+
+struct listener {
+	int fd;
+	bool tcp;
+};
+struct listeners {
+	struct listener at[16];
+	size_t n;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* of the Unix socket; "": none */
+};
+/* Binds everything that the settings name (INVALID_CONFIG with the address that failed); logs a
+ * line for each. What was opened before a failure is the caller's to close as well. */
+int listen_open(struct apid *a, struct listeners *ret, struct sbx_error *e);
+void listen_close(struct listeners *l); /* more than once is fine */
+
 /* ---- conn.c: connections ------------------------------------------------------------------------
  */
 
-/* Binds everything that the settings name (INVALID_CONFIG with the address that failed); prints
- * "listening on ..." lines. */
+/* As listen_open. */
 int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e);
 int conns_start(struct conns *c, struct sbx_error *e); /* the thread; a->http is there */
 void conns_stop(struct conns *c);		       /* nothing is accepted any more */

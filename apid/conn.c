@@ -8,16 +8,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "apid/apid_i.h"
@@ -25,12 +21,11 @@
 #include "base/log.h"
 
 enum {
-	LISTENERS = 16,
-	BACKLOG = 1024,
 	REFUSED_MAX = 256, /* that are given a second to read why */
 	REFUSED_SECONDS = 1,
 	ACCEPTS_A_TURN = 64,
 	LOCAL_EXTRA = 16, /* connections over the Unix socket beyond the limit */
+	CROWD = 64,	  /* connections at one time whose memory is worth a walk of the heap */
 	PAUSE_MS = 20,	  /* when the system has no room for another one */
 	STAGES = CONN_REFUSED + 1,
 };
@@ -47,18 +42,11 @@ struct list {
 	struct conn *first, **last;
 };
 
-struct listener {
-	int fd;
-	bool tcp;
-};
-
 struct conns {
 	struct apid *a;
 	/* As the service began: a list is sorted only as long as its limit is one. */
 	int64_t limits[STAGES], most;
-	struct listener at[LISTENERS];
-	size_t n;
-	char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	struct listeners in; /* owned */
 	pthread_t thread;
 	bool started;
 	int epoll, wake, spare; /* owned; spare: a descriptor to give up when there are no more */
@@ -68,6 +56,7 @@ struct conns {
 	pthread_mutex_t lock; /* everything below */
 	struct list stages[STAGES];
 	int64_t count, refused;
+	int64_t crowd;		 /* most connections at one time since memory was given back */
 	int64_t sleeps_until_us; /* the acceptor */
 };
 
@@ -82,11 +71,25 @@ static void list_remove(struct conns *c, struct conn *one)
 		c->stages[one->stage].last = one->at;
 }
 
+static void wake_acceptor(struct conns *c)
+{
+	uint64_t one = 1;
+
+	if (write(c->wake, &one, sizeof(one)) < 0)
+		sbx_log(SBX_LOG_ERROR, "cannot wake the acceptor");
+}
+
+/* The last of many goes: the acceptor gives back what they needed. */
+static void one_less(struct conns *c)
+{
+	if (--c->count == 0 && c->crowd >= CROWD)
+		wake_acceptor(c);
+}
+
 static void list_append(struct conns *c, struct conn *one, enum conn_stage stage)
 {
 	struct list *l = &c->stages[stage];
 	int64_t limit = c->limits[stage];
-	uint64_t now = 1;
 
 	one->stage = stage;
 	one->deadline_us = limit ? sbx_boot_us() + limit * SBX_SECOND_US : INT64_MAX;
@@ -96,8 +99,7 @@ static void list_append(struct conns *c, struct conn *one, enum conn_stage stage
 	l->last = &one->next;
 	if (one->deadline_us < c->sleeps_until_us) {
 		c->sleeps_until_us = one->deadline_us;
-		if (write(c->wake, &now, sizeof(now)) < 0)
-			sbx_log(SBX_LOG_ERROR, "cannot wake the acceptor");
+		wake_acceptor(c);
 	}
 }
 
@@ -163,7 +165,7 @@ void conns_notify(void *apid, struct MHD_Connection *conn, void **socket_context
 		return;
 	}
 	pthread_mutex_lock(&c->lock);
-	c->count--;
+	one_less(c);
 	if (one)
 		list_remove(c, one);
 	pthread_mutex_unlock(&c->lock);
@@ -284,6 +286,8 @@ static void take(struct conns *c, const struct listener *l, int fd, struct socka
 	/* A flood from the network must not lock out whoever is at the machine. */
 	room = c->count < c->most + (l->tcp ? 0 : LOCAL_EXTRA);
 	c->count += room;
+	if (c->count > c->crowd)
+		c->crowd = c->count;
 	pthread_mutex_unlock(&c->lock);
 	if (room)
 		http_take(c->a->http, fd, l->tcp, addr, len);
@@ -317,7 +321,7 @@ static bool accept_some(struct conns *c, const struct listener *l)
 void conns_lost(struct conns *c)
 {
 	pthread_mutex_lock(&c->lock);
-	c->count--;
+	one_less(c);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -336,6 +340,21 @@ static int look_at_time(struct conns *c)
 	return at <= now ? 0 : (int)((at - now) / 1000 + 1);
 }
 
+/* What many connections needed lies below what is still in use, where free() leaves it: 2 MiB after
+ * 200 at one time. */
+static void give_back_memory(struct conns *c)
+{
+	bool empty;
+
+	pthread_mutex_lock(&c->lock);
+	empty = c->count == 0 && c->crowd >= CROWD;
+	if (empty)
+		c->crowd = 0;
+	pthread_mutex_unlock(&c->lock);
+	if (empty)
+		(void)malloc_trim(0);
+}
+
 static void *acceptor(void *arg)
 {
 	struct conns *c = arg;
@@ -350,9 +369,9 @@ static void *acceptor(void *arg)
 			uint64_t count;
 
 			if (p == (char *)&c->wake) {
-				if (read(c->wake, &count, sizeof(count)) < 0)
-					continue;
-			} else if (p >= (char *)c->at && p < (char *)(c->at + c->n)) {
+				if (read(c->wake, &count, sizeof(count)) == sizeof(count))
+					give_back_memory(c);
+			} else if (p >= (char *)c->in.at && p < (char *)(c->in.at + c->in.n)) {
 				if (!accept_some(c, ev[i].data.ptr))
 					(void)poll(&wake, 1, PAUSE_MS);
 			} else {
@@ -363,164 +382,19 @@ static void *acceptor(void *arg)
 	return NULL;
 }
 
-/* ---- listening ---- */
+/* ---- life ---- */
 
-static int add(struct conns *c, int fd, bool tcp, const char *where, struct sbx_error *e)
+/* Everything that comes in, in one set. */
+static int watch_listeners(struct conns *c, struct sbx_error *e)
 {
-	struct listener *l = &c->at[c->n];
-	struct epoll_event ev = { .events = EPOLLIN, .data.ptr = l };
+	for (size_t i = 0; i < c->in.n; i++) {
+		struct epoll_event ev = { .events = EPOLLIN, .data.ptr = &c->in.at[i] };
 
-	if (c->n == LISTENERS)
-		return sbx_fail(e, SBX_E_INVALID_CONFIG, "api_listen: more than %d addresses",
-				LISTENERS - 1);
-	if (listen(fd, BACKLOG) < 0 || epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &ev) < 0)
-		return sbx_fail_errno(e, SBX_E_INVALID_CONFIG, errno, "cannot listen on %s", where);
-	l->fd = fd;
-	l->tcp = tcp;
-	c->n++;
-	return 0;
-}
-
-/* "ADDR:PORT" in two; brackets around an address with colons. */
-static int split(char *where, char **host, char **port, struct sbx_error *e)
-{
-	char *colon = strrchr(where, ':');
-	size_t n, digits = colon ? strspn(colon + 1, "0123456789") : 0;
-
-	if (digits == 0 || digits > 5 || colon[1 + digits] || colon == where ||
-	    strtol(colon + 1, NULL, 10) > 65535)
-		return sbx_fail(e, SBX_E_INVALID_CONFIG,
-				"api_listen: found '%s', allowed ADDRESS:PORT, [v6]:PORT or none",
-				where);
-	*colon = '\0';
-	*port = colon + 1;
-	*host = where;
-	n = strlen(where);
-	if (where[0] == '[' && where[n - 1] == ']') {
-		where[n - 1] = '\0';
-		(*host)++;
+		if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->in.at[i].fd, &ev) < 0)
+			return sbx_fail_errno(e, SBX_E_INTERNAL, errno,
+					      "cannot watch the listening sockets");
 	}
 	return 0;
-}
-
-static void say_where(int fd, bool tls)
-{
-	struct sockaddr_storage addr;
-	socklen_t len = sizeof(addr);
-	char host[64], port[16];
-
-	if (getsockname(fd, (struct sockaddr *)&addr, &len) == 0 &&
-	    getnameinfo((struct sockaddr *)&addr, len, host, sizeof(host), port, sizeof(port),
-			NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-		sbx_log(SBX_LOG_INFO, "listening address=%s port=%s tls=%d", host, port, tls);
-}
-
-static int listen_tcp(struct conns *c, char *where, bool tls, struct sbx_error *e)
-{
-	struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV | AI_ADDRCONFIG,
-				  .ai_socktype = SOCK_STREAM };
-	sbx_autofree char *shown = strdup(where);
-	struct addrinfo *list = NULL;
-	char *host = NULL, *port = NULL;
-	int rc = split(where, &host, &port, e), one = 1;
-
-	if (rc < 0 || !shown)
-		return rc < 0 ? rc : sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
-	rc = getaddrinfo(host, port, &hints, &list);
-	if (rc != 0)
-		return sbx_fail(e, SBX_E_INVALID_CONFIG, "api_listen: '%s': %s", shown,
-				gai_strerror(rc));
-	rc = 0;
-	for (struct addrinfo *i = list; i && rc == 0; i = i->ai_next) {
-		int fd = socket(i->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-		if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
-		    (i->ai_family == AF_INET6 &&
-		     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) < 0) ||
-		    bind(fd, i->ai_addr, i->ai_addrlen) < 0)
-			rc = sbx_fail_errno(e, SBX_E_INVALID_CONFIG, errno, "cannot listen on %s",
-					    shown);
-		else
-			rc = add(c, fd, true, shown, e);
-		if (rc < 0)
-			sbx_closep(&fd);
-		else
-			say_where(fd, tls);
-	}
-	freeaddrinfo(list);
-	return rc;
-}
-
-/* Makes room for our socket: what a dead service left goes, everything else stays. */
-static int clear_path(const struct sockaddr_un *addr, struct sbx_error *e)
-{
-	sbx_autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	struct stat st;
-
-	if (lstat(addr->sun_path, &st) < 0)
-		return 0; /* bind says what else is wrong */
-	if (!S_ISSOCK(st.st_mode))
-		return sbx_fail(e, SBX_E_INVALID_CONFIG, "%s is there, and is not a socket",
-				addr->sun_path);
-	if (fd < 0 || connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 ||
-	    errno != ECONNREFUSED)
-		return sbx_fail(e, SBX_E_INVALID_CONFIG, "another service listens on %s",
-				addr->sun_path);
-	(void)unlink(addr->sun_path);
-	return 0;
-}
-
-static int listen_unix(struct conns *c, struct sbx_error *e)
-{
-	const struct orch_settings *s = orch_settings(c->a->orch);
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	int n = s->api_socket ? snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", s->api_socket)
-			      : snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/api.sock",
-					 store_dir(c->a->store));
-	int fd, rc;
-
-	if (n >= (int)sizeof(addr.sun_path)) {
-		if (s->api_socket)
-			return sbx_fail(e, SBX_E_INVALID_CONFIG,
-					"api_socket: the path is longer than %zu bytes",
-					sizeof(addr.sun_path) - 1);
-		sbx_log(SBX_LOG_WARNING, "no Unix socket: the path of the state directory is too "
-					 "long; give api_socket");
-		return 0;
-	}
-	rc = clear_path(&addr, e);
-	if (rc < 0)
-		return rc;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	/* The service's umask lets nobody in until the mode is right. */
-	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
-	    chmod(addr.sun_path, (mode_t)strtol(s->api_socket_mode, NULL, 8)) < 0) {
-		rc = sbx_fail_errno(e, SBX_E_INVALID_CONFIG, errno, "cannot listen on %s",
-				    addr.sun_path);
-		sbx_closep(&fd);
-		return rc;
-	}
-	memcpy(c->socket_path, addr.sun_path, sizeof(c->socket_path));
-	sbx_log(SBX_LOG_INFO, "listening path=%s", addr.sun_path);
-	rc = add(c, fd, false, addr.sun_path, e);
-	if (rc < 0)
-		sbx_closep(&fd);
-	return rc;
-}
-
-static int listen_all(struct conns *c, struct sbx_error *e)
-{
-	const struct orch_settings *s = orch_settings(c->a->orch);
-	sbx_autofree char *list = strdup(s->api_listen);
-	char *rest = list, *where;
-	int rc = listen_unix(c, e);
-
-	if (!list)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
-	while (rc == 0 && (where = strsep(&rest, ",")))
-		if (strcmp(where, "none") != 0)
-			rc = listen_tcp(c, where, s->api_tls_cert != NULL, e);
-	return rc;
 }
 
 int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e)
@@ -528,6 +402,7 @@ int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e)
 	const struct orch_settings *st = orch_settings(a->orch);
 	struct conns *c = calloc(1, sizeof(*c));
 	struct epoll_event ev = { .events = EPOLLIN };
+	int rc;
 
 	if (!c)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
@@ -549,7 +424,8 @@ int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e)
 	ev.data.ptr = &c->wake;
 	if (c->epoll < 0 || c->wake < 0 || epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->wake, &ev) < 0)
 		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot set up the acceptor");
-	return listen_all(c, e);
+	rc = listen_open(a, &c->in, e);
+	return rc < 0 ? rc : watch_listeners(c, e);
 }
 
 int conns_start(struct conns *c, struct sbx_error *e)
@@ -558,16 +434,6 @@ int conns_start(struct conns *c, struct sbx_error *e)
 
 	c->started = r == 0;
 	return r == 0 ? 0 : sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start the acceptor");
-}
-
-/* The name first: afterwards it may be a successor's. */
-static void stop_listening(struct conns *c)
-{
-	if (c->socket_path[0])
-		(void)unlink(c->socket_path);
-	c->socket_path[0] = '\0';
-	for (size_t i = 0; i < c->n; i++)
-		sbx_closep(&c->at[i].fd);
 }
 
 void conns_stop(struct conns *c)
@@ -580,7 +446,7 @@ void conns_stop(struct conns *c)
 	if (write(c->wake, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pthread_join(c->thread, NULL);
 	c->started = false;
-	stop_listening(c);
+	listen_close(&c->in);
 }
 
 struct conns *conns_close(struct conns *c)
@@ -589,7 +455,7 @@ struct conns *conns_close(struct conns *c)
 		return NULL;
 	while (c->stages[CONN_REFUSED].first)
 		drained(c, c->stages[CONN_REFUSED].first);
-	stop_listening(c);
+	listen_close(&c->in);
 	sbx_closep(&c->epoll);
 	sbx_closep(&c->wake);
 	sbx_closep(&c->spare);
