@@ -60,8 +60,7 @@ struct apid {
 	atomic_llong requests, refused;
 };
 
-/* ---- http.c: one request -----------------------------------------------------------------------
- */
+/* ---- http.c: one request --------------------------------------------------------------------- */
 
 struct route;
 
@@ -157,8 +156,7 @@ void reply_error_document(const struct req *q, const struct sbx_error *e, struct
 enum MHD_Result reply_response(struct req *q, int status, struct MHD_Response *response,
 			       const char *const *headers);
 
-/* ---- route.c: which handler --------------------------------------------------------------------
- */
+/* ---- route.c: which handler ------------------------------------------------------------------ */
 
 enum route_access { ROUTE_PUBLIC = 1, ROUTE_USER, ROUTE_ADMIN, ROUTE_OWN /* the handler asks */ };
 
@@ -188,8 +186,7 @@ const struct route *route_find(struct req *q, char ret_allow[ROUTE_ALLOW]);
  * path as it came, before anything else does. */
 const char *route_guard(const char *path, size_t len);
 
-/* ---- auth.c, jwt.c: who -------------------------------------------------------------------------
- */
+/* ---- auth.c, jwt.c: who ---------------------------------------------------------------------- */
 
 struct credentials {
 	const char *api_key;	   /* X-API-KEY, NULL: none */
@@ -206,8 +203,7 @@ int auth_reload(struct auth *u, struct sbx_error *e);
 int auth_check(struct auth *u, const struct credentials *c, struct orch_principal *ret,
 	       struct sbx_error *e);
 
-/* ---- listen.c: where they come in ---------------------------------------------------------------
- */
+/* ---- listen.c: where they come in ------------------------------------------------------------ */
 
 struct listener {
 	int fd;
@@ -223,8 +219,7 @@ struct listeners {
 int listen_open(struct apid *a, struct listeners *ret, struct sbx_error *e);
 void listen_close(struct listeners *l); /* more than once is fine */
 
-/* ---- conn.c: connections ------------------------------------------------------------------------
- */
+/* ---- conn.c: connections --------------------------------------------------------------------- */
 
 /* As listen_open. */
 int conns_open(struct apid *a, struct conns **ret, struct sbx_error *e);
@@ -244,8 +239,7 @@ int64_t conns_count(struct conns *c);
 /* A connection that was taken in never got as far as conns_notify. */
 void conns_lost(struct conns *c);
 
-/* ---- wait.c: requests that wait for an end
- * ----------------------------------------------------- */
+/* ---- wait.c: requests that wait for an end --------------------------------------------------- */
 
 int waiting_start(struct apid *a, struct waiting **ret, struct sbx_error *e);
 /* Continues all of them, and suspends none any more. */
@@ -263,8 +257,7 @@ bool waiting_add_session(struct req *q, const char *session_id, int64_t row, int
  * service stops. False: nothing is suspended any more. */
 bool waiting_hold(struct req *q);
 
-/* ---- worker.c: what waits for the disk
- * --------------------------------------------------------- */
+/* ---- worker.c: what waits for the disk ------------------------------------------------------- */
 
 enum work_kind {
 	WORK_LOCKS = 1, /* may wait until others give a workspace back */
@@ -282,8 +275,7 @@ bool worker_add(struct req *q, const char *session_id, enum work_kind kind,
 /* The same for nobody: also at once, in this thread, when it must be. */
 void worker_do(struct apid *a, void (*work)(void *what), void *what);
 
-/* ---- finished.c: answers about runs that have ended ---------------------------------------------
- */
+/* ---- finished.c: answers about runs that have ended ------------------------------------------ */
 
 struct finished *finished_new(void); /* NULL without memory */
 struct finished *finished_free(struct finished *f);
@@ -294,8 +286,7 @@ bool finished_get(struct apid *a, const char *id, const struct orch_principal *w
 void finished_put(struct finished *f, const struct store_run *r, const char etag[API_ETAG],
 		  const struct sbx_buf *text);
 
-/* ---- stream.c, ws*.c: WebSocket
- * ------------------------------------------------------------------- */
+/* ---- stream.c, ws*.c: WebSocket -------------------------------------------------------------- */
 
 int ws_start(struct apid *a, struct ws **ret, struct sbx_error *e);
 void ws_end(struct ws *w); /* closes every socket with 1001, and every new one; NULL is fine */
@@ -306,8 +297,7 @@ handler stream_get;		  /* GET /runs/{run_id}/stream */
 char *stream_url(struct apid *a, const char *run_id, int64_t from_seq);
 void ws_metrics(struct ws *w, struct sbx_buf *out);
 
-/* ---- handlers
- * ------------------------------------------------------------------------------------- */
+/* ---- handlers -------------------------------------------------------------------------------- */
 
 #define X(method, path, access, handle, ...) handler handle;
 #include "apid/routes.def"

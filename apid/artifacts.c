@@ -21,8 +21,7 @@ static int find(struct req *q, struct store_run *ret, struct sbx_error *e)
 	return orch_run_get(q->a->orch, &q->who, q->param[0], ret, e);
 }
 
-/* ---- the list
- * ---------------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 struct listing {
 	struct sbx_buf *out;
@@ -74,8 +73,7 @@ enum MHD_Result artifacts_get(struct req *q)
 	return reply_json(q, MHD_HTTP_OK, &b, NULL);
 }
 
-/* ---- what kind of file
- * ---------------------------------------------------------------------------------- */
+/* ---- what kind of file ----------------------------------------------------------------------- */
 
 static const char *type_of(const char *path)
 {
@@ -121,8 +119,7 @@ static void http_date(time_t t, char out[HTTP_DATE])
 	(void)strftime(out, HTTP_DATE, "%a, %d %b %Y %H:%M:%S GMT", &tm);
 }
 
-/* ---- ranges
- * ---------------------------------------------------------------------------------------------- */
+/* ---- ranges ---------------------------------------------------------------------------------- */
 
 /* Digits only, no sign, no overflow; -1 when there are none. */
 static int64_t number(const char **at)
@@ -163,9 +160,7 @@ static bool parse_range(const char *text, int64_t size, int64_t *first, int64_t 
 	return a < size && (b < 0 || a <= b);
 }
 
-/* ---- one file
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- one file -------------------------------------------------------------------------------- */
 
 struct file {
 	int fd; /* owned until a response has it */

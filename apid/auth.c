@@ -41,8 +41,7 @@ struct auth {
 	struct known_token cache[CACHE_SLOTS];
 };
 
-/* ---- rules --------------------------------------------------------------------------------------
- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static struct rules *rules_free(struct rules *r)
 {
@@ -151,8 +150,7 @@ int auth_reload(struct auth *u, struct sbx_error *e)
 	return 0;
 }
 
-/* ---- tokens -------------------------------------------------------------------------------------
- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 /* A digest, not the token: a memory dump tells nothing, and equality leaks nothing that is of use.
  */
@@ -206,8 +204,7 @@ static int check_token(struct auth *u, const char *text, size_t len, struct orch
 	return 0;
 }
 
-/* ---- keys ---------------------------------------------------------------------------------------
- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 /* Digests are compared, so that neither the time nor the length of the right key shows. */
 static int check_key(const struct rules *r, const char *text, size_t len,
@@ -226,8 +223,7 @@ static int check_key(const struct rules *r, const char *text, size_t len,
 	return 0;
 }
 
-/* ---- what was brought ---------------------------------------------------------------------------
- */
+/* ---- what was brought ------------------------------------------------------------------------ */
 
 struct brought {
 	const char *text;
@@ -262,8 +258,7 @@ static int check_brought(struct auth *u, const struct brought *b, struct orch_pr
 	return check_key(u->rules, b->text, b->len, ret, e);
 }
 
-/* ---- nothing was brought ------------------------------------------------------------------------
- */
+/* ---- nothing was brought --------------------------------------------------------------------- */
 
 static bool peer_uid(int fd, uid_t *ret)
 {

@@ -32,8 +32,7 @@ enum {
 	TOKEN_PEM_MAX = 64 << 10,
 };
 
-/* ---- auth_name.c --------------------------------------------------------------------------------
- */
+/* ---- auth_name.c ----------------------------------------------------------------------------- */
 
 /* NULL when this can be a user's name, else what is wrong with it, as a short phrase. */
 const char *auth_name_problem(const char *name);
@@ -49,8 +48,7 @@ int auth_name_check_map(const char *map, struct sbx_error *e);
  * name of which nobody knows whether it is root's is not let in. */
 int auth_name_uid(char name[AUTH_USER], int64_t *ret, struct sbx_error *e);
 
-/* ---- auth_key.c ---------------------------------------------------------------------------------
- */
+/* ---- auth_key.c ------------------------------------------------------------------------------ */
 
 void auth_digest(const void *data, size_t len, unsigned char ret[AUTH_DIGEST]);
 /* SHA-256 of the setting, else of `api.key` below dirfd, which is made when there is none.
@@ -58,8 +56,7 @@ void auth_digest(const void *data, size_t len, unsigned char ret[AUTH_DIGEST]);
 int auth_key_load(const struct orch_settings *st, int dirfd, unsigned char ret[AUTH_DIGEST],
 		  struct sbx_error *e);
 
-/* ---- jwt_keys.c ---------------------------------------------------------------------------------
- */
+/* ---- jwt_keys.c ------------------------------------------------------------------------------ */
 
 enum token_alg { TOKEN_HS256 = 1, TOKEN_RS256, TOKEN_ES256, TOKEN_ALG__COUNT };
 
@@ -80,8 +77,7 @@ int token_rules_new(const struct orch_settings *st, struct token_rules **ret, st
 struct token_rules *token_rules_free(struct token_rules *r); /* NULL is fine */
 SBX_DEFINE_AUTO(struct token_rules, token_rules_free)
 
-/* ---- jwt.c, jwt_claims.c
- * ------------------------------------------------------------------------- */
+/* ---- jwt.c, jwt_claims.c --------------------------------------------------------------------- */
 
 struct token_owner {
 	char user[AUTH_USER];

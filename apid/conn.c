@@ -60,7 +60,7 @@ struct conns {
 	int64_t sleeps_until_us; /* the acceptor */
 };
 
-/* ---- the lists, under the lock ---- */
+/* ---- the lists, under the lock --------------------------------------------------------------- */
 
 static void list_remove(struct conns *c, struct conn *one)
 {
@@ -142,7 +142,7 @@ static int64_t first_deadline(const struct conns *c)
 	return at;
 }
 
-/* ---- what others tell us ---- */
+/* ---- what others tell us --------------------------------------------------------------------- */
 
 void conns_notify(void *apid, struct MHD_Connection *conn, void **socket_context,
 		  enum MHD_ConnectionNotificationCode code)
@@ -204,7 +204,7 @@ int64_t conns_count(struct conns *c)
 	return n;
 }
 
-/* ---- accepting ---- */
+/* ---- accepting ------------------------------------------------------------------------------- */
 
 /* What a refused client still sends is read away for a moment: to close before it has stopped would
  * be a reset, which may reach it before the answer. Takes the socket over; any thread. */
@@ -382,7 +382,7 @@ static void *acceptor(void *arg)
 	return NULL;
 }
 
-/* ---- life ---- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* Everything that comes in, in one set. */
 static int watch_listeners(struct conns *c, struct sbx_error *e)

@@ -31,8 +31,7 @@ struct http {
 	char *cert, *key;	     /* owned; PEM */
 };
 
-/* ---- what handlers ask of a request
- * -------------------------------------------------------------- */
+/* ---- what handlers ask of a request ---------------------------------------------------------- */
 
 const char *req_header(const struct req *q, const char *name)
 {
@@ -68,8 +67,7 @@ bool req_query_int(struct req *q, const char *name, int64_t def, int64_t least, 
 	return false;
 }
 
-/* ---- the head
- * --------------------------------------------------------------------------------------- */
+/* ---- the head -------------------------------------------------------------------------------- */
 
 static bool decent(const char *id)
 {
@@ -270,8 +268,7 @@ static enum MHD_Result refuse(struct req *q)
 	}
 }
 
-/* ---- the body, and the handler
- * ------------------------------------------------------------------------ */
+/* ---- the body, and the handler --------------------------------------------------------------- */
 
 /* libmicrohttpd is told once when a client ends its side, and forgets it when there are bytes to
  * look at first. This tells it again; what it has read already is not lost. */
@@ -429,9 +426,7 @@ static enum MHD_Result on_request(void *apid, struct MHD_Connection *conn, const
 	return answer(q);
 }
 
-/* ---- the end
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 /* Bytes that would end a log line, or a field of it, are shown as '?'. */
 static void visible(const char *from, size_t len, char *to, size_t size)
@@ -489,8 +484,7 @@ static void on_completed(void *apid, struct MHD_Connection *conn, void **req_cls
 	req_over(q);
 }
 
-/* ---- daemons
- * -------------------------------------------------------------------------------------------- */
+/* ---- daemons --------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 0))) static void on_log(void *apid, const char *fmt, va_list args)
 {

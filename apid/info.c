@@ -72,7 +72,7 @@ enum MHD_Result workspace_get(struct req *q)
 			  &out, &e);
 }
 
-/* ---- /metrics ---- */
+/* ---- /metrics -------------------------------------------------------------------------------- */
 
 static void add_counter(struct sbx_buf *out, const char *name, const char *help, long long n)
 {
@@ -102,7 +102,7 @@ enum MHD_Result metrics_get(struct req *q)
 	return reply_text(q, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &out, NULL);
 }
 
-/* ---- /openapi.json: the same from the first request to the last ---- */
+/* ---- /openapi.json: the same from the first request to the last ------------------------------ */
 
 static struct {
 	char *text; /* NULL: there was no memory */

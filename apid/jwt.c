@@ -29,8 +29,7 @@ static int refuse(struct sbx_error *e, const char *problem)
 	return sbx_fail(e, SBX_E_UNAUTHORIZED, "the token %s", problem);
 }
 
-/* ---- text ---------------------------------------------------------------------------------------
- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 enum { HEADER, CLAIMS, SIGNATURE, PARTS };
 
@@ -102,8 +101,7 @@ static int parse(const struct part *p, const char *what, struct json_object **re
 	return 0;
 }
 
-/* ---- header -------------------------------------------------------------------------------------
- */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 static const char *header_text(struct json_object *header, const char *name)
 {
@@ -134,8 +132,7 @@ static int choose_alg(const struct token_rules *r, struct json_object *header, e
 	return refuse(e, "is not signed by an algorithm that is accepted here (jwt_algorithms)");
 }
 
-/* ---- signature ----------------------------------------------------------------------------------
- */
+/* ---- signature ------------------------------------------------------------------------------- */
 
 static bool signed_by(const char *token, const struct token_key *k)
 {
@@ -165,8 +162,7 @@ static int check_signature(const struct token_rules *r, const char *token, enum 
 			     : "is signed by an algorithm for which there is no key here");
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------
- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 int token_check(const struct token_rules *r, const char *text, size_t len, int64_t now,
 		struct token_owner *ret, struct sbx_error *e)

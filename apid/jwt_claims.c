@@ -42,8 +42,7 @@ static bool has_text(struct json_object *v, const char *wanted)
 	return false;
 }
 
-/* ---- when and for whom --------------------------------------------------------------------------
- */
+/* ---- when and for whom ----------------------------------------------------------------------- */
 
 static bool whole_number(struct json_object *v, int64_t most, int64_t *ret)
 {
@@ -89,8 +88,7 @@ static int check_scope(const struct orch_settings *st, struct json_object *claim
 	return 0;
 }
 
-/* ---- who ----------------------------------------------------------------------------------------
- */
+/* ---- who ------------------------------------------------------------------------------------- */
 
 /* `sub`; where there is none, `user_id`. A number becomes its decimal digits. */
 static int subject(struct json_object *claims, char room[24], const char **ret, struct sbx_error *e)

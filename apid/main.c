@@ -24,8 +24,7 @@ static struct orch_options orch_options_of(const struct apid_options *o)
 				      .workers = o->workers };
 }
 
-/* ---- serving -----------------------------------------------------------------------------------
- */
+/* ---- serving --------------------------------------------------------------------------------- */
 
 /* What is bound comes before what costs time, so that a wrong address is told at once; what takes
  * requests in comes last. */
@@ -107,14 +106,16 @@ static int serve(const struct apid_options *o, struct sbx_error *e)
 	if (signals < 0)
 		return sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot wait for signals");
 	rc = start(&a, o, e);
-	if (rc == 0)
+	if (rc == 0) {
+		sbx_process_ready();
 		wait_for_end(&a, signals);
+		sbx_process_stopping();
+	}
 	stop(&a);
 	return rc;
 }
 
-/* ---- the other modes ---------------------------------------------------------------------------
- */
+/* ---- the other modes ------------------------------------------------------------------------- */
 
 static int check(const struct apid_options *o, struct sbx_error *e)
 {

@@ -72,8 +72,7 @@ struct multipart *multipart_free(struct multipart *m)
 	return NULL;
 }
 
-/* ---- one step in each state: 1 when it got on, 0 when it needs more, or an error --------------
- */
+/* ---- one step in each state: 1 when it got on, 0 when it needs more, or an error ------------- */
 
 /* Bytes of the content, or of what is nobody's. */
 static int give(struct multipart *m, size_t n, struct sbx_error *e)
@@ -192,8 +191,7 @@ static int step(struct multipart *m, struct sbx_error *e)
 	}
 }
 
-/* ---- from outside -----------------------------------------------------------------------------
- */
+/* ---- from outside ---------------------------------------------------------------------------- */
 
 int multipart_feed(struct multipart *m, const char *data, size_t len, struct sbx_error *e)
 {

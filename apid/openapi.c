@@ -13,7 +13,7 @@
 
 enum { PATH_MAX_BYTES = 256 };
 
-/* ---- types ---------------------------------------------------------------------------------- */
+/* ---- types ----------------------------------------------------------------------------------- */
 
 static void add_named(struct sbx_buf *out, const char *name, size_t len, bool nullable)
 {
@@ -64,8 +64,7 @@ void openapi_doc(struct sbx_buf *out, const char *doc)
 	sbx_buf_json_strz(out, doc);
 }
 
-/* ---- schemas of answers -----------------------------------------------------------------------
- */
+/* ---- schemas of answers ---------------------------------------------------------------------- */
 
 static const struct schema_row {
 	const char *schema, *member, *type, *doc;
@@ -126,7 +125,7 @@ static void add_schemas(struct sbx_buf *out)
 		i = add_schema(out, i);
 }
 
-/* ---- errors --------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static const int statuses[] = { 400, 401, 403, 404, 409, 413, 422, 429, 500, 503, 507 };
 
@@ -151,7 +150,7 @@ static void add_error_responses(struct sbx_buf *out)
 	}
 }
 
-/* ---- routes --------------------------------------------------------------------------------- */
+/* ---- routes ---------------------------------------------------------------------------------- */
 
 static const struct open_route {
 	const char *method, *path, *handler, *tag, *body, *answer, *summary;

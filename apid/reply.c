@@ -12,8 +12,7 @@
 
 static const char type_json[] = "application/json";
 
-/* ---- queueing
- * -------------------------------------------------------------------------------------- */
+/* ---- queueing -------------------------------------------------------------------------------- */
 
 static void add(struct MHD_Response *r, const char *name, const char *value)
 {
@@ -70,8 +69,7 @@ enum MHD_Result reply_empty(struct req *q, int status, const char *const *header
 			      headers);
 }
 
-/* ---- refusals
- * --------------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 enum MHD_Result reply_refusal(struct req *q, int status, const char *code, const char *message,
 			      const char *detail_json, const char *const *headers)
@@ -136,8 +134,7 @@ enum MHD_Result reply_invalid_query(struct req *q, const char *name, const char 
 			     sbx_code_name(SBX_E_INVALID_ARGUMENT), message, detail.data, NULL);
 }
 
-/* ---- errors
- * ------------------------------------------------------------------------------------------ */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* What the reference has as `detail` of an error; SHAPE_NONE: it has no detail. */
 enum shape {

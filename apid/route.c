@@ -44,8 +44,7 @@ static size_t decode(const char *from, size_t len, char *to)
 	return n;
 }
 
-/* ---- the guard
- * ----------------------------------------------------------------------------------- */
+/* ---- the guard ------------------------------------------------------------------------------- */
 
 static const char runs_below[] = API_BASE "/runs/";
 static const char traversal[] = "Path traversal detected";
@@ -101,8 +100,7 @@ const char *route_guard(const char *path, size_t len)
 	return is_plain(plain, n) ? NULL : invalid;
 }
 
-/* ---- finding
- * ---------------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 struct found {
 	const char *at[API_PARAMS];

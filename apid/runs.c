@@ -21,8 +21,7 @@ struct waits {
 	struct sbx_error why;
 };
 
-/* ---- one run as an answer
- * --------------------------------------------------------------------------- */
+/* ---- one run as an answer -------------------------------------------------------------------- */
 
 /* Anything that an answer shows changes changed_us or the phase's generation. */
 static void make_etag(const struct store_run *r, char out[API_ETAG])
@@ -64,8 +63,7 @@ static int find(struct req *q, const char *id, struct store_run *ret, struct sbx
 	return orch_run_get(q->a->orch, &q->who, id, ret, e);
 }
 
-/* ---- waiting
- * ---------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 /* "wait=N" among the preferences (RFC 7240); NULL when there is none. */
 static const char *preferred_wait(const char *prefer)
@@ -135,8 +133,7 @@ static enum MHD_Result wait_or_answer(struct req *q, const struct waits *w)
 	return waiting_add(q, w->id, r.row, w->until_us) ? MHD_YES : reply_run(q, &r, w);
 }
 
-/* ---- handlers
- * ------------------------------------------------------------------------------------------- */
+/* ---- handlers -------------------------------------------------------------------------------- */
 
 static struct orch_request request_of(struct req *q)
 {

@@ -92,8 +92,7 @@ static enum MHD_Result send_away(struct req *q, struct errand *r)
 									: reply_error(q, &e);
 }
 
-/* ---- documents with one member, a text --------------------------------------------------------
- */
+/* ---- documents with one member, a text ------------------------------------------------------- */
 
 static int wrong(struct sbx_error *e, const char *member, const char *what)
 {
@@ -153,8 +152,7 @@ static enum MHD_Result without_word(struct req *q, void (*work)(struct req *q, s
 	return r ? send_away(q, r) : answer;
 }
 
-/* ---- the operations ---------------------------------------------------------------------------
- */
+/* ---- the operations -------------------------------------------------------------------------- */
 
 static void take(struct req *q, struct errand *r)
 {

@@ -20,8 +20,7 @@
 
 enum { KEY_TEXT = 24, KEY_BYTES = 16, ACCEPT_TEXT = 64, SIGNATURE_TEXT = 65 };
 
-/* ---- signed addresses -------------------------------------------------------------------------
- */
+/* ---- signed addresses ------------------------------------------------------------------------ */
 
 /* HMAC-SHA256 of "<run id>:<exp>" in lower-case hex. */
 static bool sign(const char *secret, const char *run_id, int64_t exp, char ret[SIGNATURE_TEXT])
@@ -82,8 +81,7 @@ static bool signature_good(const struct req *q, const struct orch_settings *set,
 	       strlen(token) == strlen(right) && CRYPTO_memcmp(token, right, strlen(right)) == 0;
 }
 
-/* ---- is it welcome? ----------------------------------------------------------------------------
- */
+/* ---- is it welcome? -------------------------------------------------------------------------- */
 
 static bool login(struct req *q, const struct orch_settings *set)
 {
@@ -140,8 +138,7 @@ static void judge(struct req *q, struct ws_offer *o)
 	o->from_seq = parse_int(req_query(q, "from_seq"), &from) && from > 0 ? (uint64_t)from : 1;
 }
 
-/* ---- the handshake -----------------------------------------------------------------------------
- */
+/* ---- the handshake --------------------------------------------------------------------------- */
 
 /* Is the word in this list of tokens? Other parameters of a token do not matter here. */
 static bool lists(const char *list, const char *word)

@@ -140,8 +140,7 @@ static int look_at_time(struct waiting *w)
 	return first > INT_MAX ? INT_MAX : (int)first;
 }
 
-/* ---- following
- * --------------------------------------------------------------------------------------- */
+/* ---- following ------------------------------------------------------------------------------- */
 
 /* After a gap in the feed everything is looked at: by the handlers, who then wait again. */
 static void look_at_all(struct waiting *w, enum wait_end why)
@@ -321,8 +320,7 @@ void waiting_done(struct req *q)
 	pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- life
- * --------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static int set_up(struct waiting *w, struct sbx_error *e)
 {

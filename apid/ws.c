@@ -157,8 +157,7 @@ static void *thread(void *arg)
 	return NULL;
 }
 
-/* ---- beginning and end ------------------------------------------------------------------------
- */
+/* ---- beginning and end ----------------------------------------------------------------------- */
 
 struct ws *ws_free(struct ws *w)
 {
@@ -227,8 +226,7 @@ void ws_end(struct ws *w)
 	pthread_join(w->thread, NULL);
 }
 
-/* ---- counts -----------------------------------------------------------------------------------
- */
+/* ---- counts ---------------------------------------------------------------------------------- */
 
 static void counter(struct sbx_buf *out, const char *name, const char *help)
 {

@@ -40,8 +40,7 @@ static struct ws_follow *find_wd(struct ws *w, int wd)
 	return f;
 }
 
-/* ---- watches ----------------------------------------------------------------------------------
- */
+/* ---- watches --------------------------------------------------------------------------------- */
 
 static void watched(struct ws_follow *f, int wd)
 {
@@ -123,8 +122,7 @@ static void unwatch_run(struct ws_follow *f)
 	(void)inotify_rm_watch(f->w->logs, f->wd);
 }
 
-/* ---- joining and leaving ----------------------------------------------------------------------
- */
+/* ---- joining and leaving --------------------------------------------------------------------- */
 
 static void destroy(struct ws_follow *f)
 {
@@ -238,8 +236,7 @@ size_t ws_follow_count(struct ws *w, int64_t row)
 	return f ? f->open : 0;
 }
 
-/* ---- looking ----------------------------------------------------------------------------------
- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 /* A log that was begun anew has nothing of the old one. */
 static void begun_anew(struct ws_follow *f)

@@ -52,7 +52,7 @@ struct ws_offer {
 	uint64_t from_seq;		 /* 1 and up */
 };
 
-/* ---- sockets -------------------------------------------------------------------------------- */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
 TAILQ_HEAD(ws_sockets, ws_socket);
 
@@ -119,8 +119,7 @@ struct ws_follow {
 	struct ws_stdin stdin_state;
 };
 
-/* ---- encoded frames ---------------------------------------------------------------------------
- */
+/* ---- encoded frames -------------------------------------------------------------------------- */
 
 enum { WS_WINDOWS = 16, WS_WINDOW_MAX = 256 << 10 };
 
@@ -135,8 +134,7 @@ struct ws_window {
 	uint64_t used; /* when, in looks */
 };
 
-/* ---- the thread --------------------------------------------------------------------------------
- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 enum { WS_BUCKETS = 256 };
 
@@ -182,7 +180,7 @@ struct ws {
 void ws_adopt(struct ws *w, const struct ws_offer *offer, int fd, const char *early, size_t len,
 	      struct MHD_UpgradeResponseHandle *urh);
 
-/* ---- ws_socket.c ---- */
+/* ---- ws_socket.c ----------------------------------------------------------------------------- */
 
 /* Begins the life of a socket out of the inbox: refusal, quotas, first frames. */
 void ws_socket_begin(struct ws_socket *s);
@@ -200,7 +198,7 @@ int64_t ws_socket_timers(struct ws *w);
 /* Appends one unmasked frame. */
 void ws_frame_put(struct sbx_buf *out, unsigned opcode, const void *data, size_t len);
 
-/* ---- ws_wire.c ---- */
+/* ---- ws_wire.c ------------------------------------------------------------------------------- */
 
 int ws_wire_open(struct ws_socket *s); /* begins to watch it; -1 */
 void ws_wire_watch(struct ws_socket *s, bool in, bool out);
@@ -209,7 +207,7 @@ ssize_t ws_wire_send(struct ws_socket *s, const char *data, size_t len);
 void ws_wire_shut(struct ws_socket *s);	 /* nothing more is sent */
 void ws_wire_close(struct ws_socket *s); /* gives the connection back */
 
-/* ---- ws_receive.c ---- */
+/* ---- ws_receive.c ---------------------------------------------------------------------------- */
 
 /* Bytes of the peer; returns how many of them were taken, so that others get their turn. May close
  * s; behind our close frame they only tell whether the peer has seen it, and so everything before.
@@ -217,7 +215,7 @@ void ws_wire_close(struct ws_socket *s); /* gives the connection back */
 size_t ws_receive(struct ws_socket *s, const void *data, size_t len);
 void ws_receive_free(struct ws_in *in); /* NULL is fine */
 
-/* ---- ws_follow.c ---- */
+/* ---- ws_follow.c ----------------------------------------------------------------------------- */
 
 int ws_follow_join(struct ws_socket *s, const struct ws_offer *offer, struct sbx_error *e);
 void ws_follow_leave(struct ws_socket *s);
@@ -230,7 +228,7 @@ int ws_follow_open(struct ws *w, struct sbx_error *e);
 /* Encodes frame seq of the log. */
 int ws_follow_frame(struct ws_follow *f, uint64_t seq, struct sbx_buf *out, struct sbx_error *e);
 
-/* ---- ws_window.c ---- */
+/* ---- ws_window.c ----------------------------------------------------------------------------- */
 
 /* Bytes of frames from seq on, beginning at its byte off; frame seq is in the log. *ret_one: those
  * that still belong to frame seq. Valid until the next call. */
@@ -241,7 +239,7 @@ void ws_window_advance(const struct ws_follow *f, uint64_t *seq, size_t *off, si
 void ws_window_forget(struct ws *w, const struct ws_follow *f);
 void ws_window_free(struct ws *w);
 
-/* ---- ws_stdin.c ---- */
+/* ---- ws_stdin.c ------------------------------------------------------------------------------ */
 
 /* A text message of a client. */
 void ws_stdin_message(struct ws_socket *s, const char *text, size_t len);

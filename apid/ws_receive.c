@@ -117,8 +117,7 @@ static void message_ends(wslay_event_context_ptr ctx, const struct wslay_event_o
 	in->message = (struct sbx_buf)SBX_BUF_INIT(WS_MESSAGE_MAX);
 }
 
-/* ---- one helping ------------------------------------------------------------------------------
- */
+/* ---- one helping ----------------------------------------------------------------------------- */
 
 static struct ws_in *open_in(struct ws_socket *s)
 {

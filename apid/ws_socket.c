@@ -240,8 +240,7 @@ void ws_socket_close(struct ws_socket *s, int code, const char *text)
 	ws_socket_closing(s);
 }
 
-/* ---- receiving --------------------------------------------------------------------------------
- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static void read_early(struct ws_socket *s)
 {

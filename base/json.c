@@ -23,7 +23,7 @@ enum {
 	TEXT_MAX = INT_MAX / 2, /* json-c counts in int */
 };
 
-/* ---- where: the path, line and column of an offset, for messages ---- */
+/* ---- where: the path, line and column of an offset, for messages ----------------------------- */
 
 struct level {
 	bool object;
@@ -149,7 +149,7 @@ static int refuse_at(const char *text, size_t at, const char *problem, const cha
 					: sbx_error_details(e, "%s", details.data);
 }
 
-/* ---- reading what the scanner has accepted ---- */
+/* ---- reading what the scanner has accepted --------------------------------------------------- */
 
 struct reader {
 	const char *text;

@@ -7,11 +7,15 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sysexits.h>
 
+#include "base/auto.h"
 #include "base/fs.h"
 #include "base/log.h"
 
@@ -30,11 +34,56 @@ static void default_signals(void)
 
 static const char *name = "sandboxfs"; /* until it is known */
 
+/* ---- the service manager --------------------------------------------------------------------- */
+
+static struct sockaddr_un manager; /* sun_path empty: there is none */
+static socklen_t manager_len;
+
+/* Taken out of the environment, or what a program that we start says would count as ours. */
+static void find_manager(void)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	size_t len = path ? strlen(path) : 0;
+
+	if (len > 1 && len < sizeof(manager.sun_path) && (*path == '/' || *path == '@')) {
+		manager.sun_family = AF_UNIX;
+		memcpy(manager.sun_path, path, len);
+		if (*path == '@')
+			manager.sun_path[0] = '\0'; /* an abstract name */
+		manager_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+	}
+	(void)unsetenv("NOTIFY_SOCKET");
+}
+
+/* One datagram, as sd_notify(3) describes; libsystemd would bring a megabyte with it. */
+static void tell_manager(const char *what)
+{
+	sbx_autoclose int fd = -1;
+
+	if (!manager_len)
+		return;
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || sendto(fd, what, strlen(what), MSG_NOSIGNAL,
+			     (const struct sockaddr *)&manager, manager_len) < 0)
+		sbx_log(SBX_LOG_WARNING, "cannot tell the service manager what=%s", what);
+}
+
+void sbx_process_ready(void)
+{
+	tell_manager("READY=1");
+}
+
+void sbx_process_stopping(void)
+{
+	tell_manager("STOPPING=1");
+}
+
 void sbx_process_init(const char *program)
 {
 	struct rlimit files;
 
 	name = program;
+	find_manager();
 	default_signals();
 	/* Few arenas: the threads are many, what they allocate is little. */
 	(void)mallopt(M_ARENA_MAX, 2);

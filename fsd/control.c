@@ -48,8 +48,7 @@ struct control_handle {
 	} * bound; /* owned: runs that end with this descriptor */
 };
 
-/* ---- the reply of a descriptor
- * -------------------------------------------------------------------- */
+/* ---- the reply of a descriptor --------------------------------------------------------------- */
 
 static void set_reply(struct fsd *f, struct control_handle *h, char *text)
 {
@@ -153,8 +152,7 @@ static int act(struct fsd *f, struct control_handle *h)
 	return 0;
 }
 
-/* ---- documents
- * ------------------------------------------------------------------------------------------ */
+/* ---- documents ------------------------------------------------------------------------------- */
 
 static bool only_space(const char *s, size_t len)
 {
@@ -265,8 +263,7 @@ static int take_document(struct fsd *f, struct control_handle *h, const char *da
 	return r;
 }
 
-/* ---- the handlers
- * ------------------------------------------------------------------------------------------- */
+/* ---- the handlers ---------------------------------------------------------------------------- */
 
 void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 		  struct fuse_file_info *fi)
@@ -317,8 +314,7 @@ static int take_command(struct fsd *f, struct control_handle *h, const char *dat
 	return rc < 0 ? -fsd_errno(&e) : 0;
 }
 
-/* ---- performing --------------------------------------------------------------------------------
- */
+/* ---- performing ------------------------------------------------------------------------------ */
 
 static int take_write(struct fsd *f, struct control_handle *h, const struct act *a)
 {

@@ -135,8 +135,7 @@ void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *na
 		fuse_reply_entry(req, &entry);
 }
 
-/* ---- listing
- * ------------------------------------------------------------------------------------- */
+/* ---- listing --------------------------------------------------------------------------------- */
 
 bool dir_add(struct listing *l, const char *name, off_t next, const struct fuse_entry_param *e)
 {

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 
-/* ---- texts ------------------------------------------------------------------------------- */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
 static void handle_init(struct handle *h, enum handle_kind kind, fuse_ino_t ino,
 			const struct run_ref *run)
@@ -128,8 +128,7 @@ void text_free(struct fsd *f, struct text_handle *h)
 	free(h);
 }
 
-/* ---- logs
- * ---------------------------------------------------------------------------------------- */
+/* ---- logs ------------------------------------------------------------------------------------ */
 
 int log_view_of(const struct ms_node *n)
 {

@@ -79,7 +79,7 @@ struct fsd {
 	void *on_ready_ctx;
 };
 
-/* ---- inode numbers ------------------------------------------------------------------------ */
+/* ---- inode numbers --------------------------------------------------------------------------- */
 
 /* The top bits tell what a number is made of. Nodes of a snapshot's tree, see shot.c. */
 #define INO_SHOT (UINT64_C(1) << 61)
@@ -121,8 +121,7 @@ static inline int serial_index(enum ms_node_id node)
 	return node == MS_N_RUNS_NEW ? 0 : node == MS_N_RUNS_CHECK ? 1 : -1;
 }
 
-/* ---- who.c -------------------------------------------------------------------------------------
- */
+/* ---- who.c ----------------------------------------------------------------------------------- */
 
 void who_is(struct fsd *f, fuse_req_t req, struct orch_principal *ret);
 bool is_kicker(struct fsd *f, fuse_req_t req);
@@ -136,8 +135,7 @@ struct run_ref {
 int run_by_row(struct fsd *f, fuse_req_t req, int64_t row, struct run_ref *ret);
 int run_by_name(struct fsd *f, fuse_req_t req, const char *name, struct run_ref *ret);
 
-/* ---- attr.c
- * ---------------------------------------------------------------------------------------- */
+/* ---- attr.c ---------------------------------------------------------------------------------- */
 
 /* Attributes of a node and how long the kernel may believe them. -errno. */
 int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
@@ -151,15 +149,13 @@ bool node_exists(const struct ms_node *n, const struct run_ref *run);
 /* How long the kernel may believe a name that leads to this node. */
 double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run);
 
-/* ---- acl.c ------------------------------------------------------------------------------------
- */
+/* ---- acl.c ----------------------------------------------------------------------------------- */
 
 /* Sets the group bits of what has a list. */
 void acl_mode(const struct fsd *f, struct stat *st);
 void acl_getxattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
 
-/* ---- render.c
- * -------------------------------------------------------------------------------------------- */
+/* ---- render.c -------------------------------------------------------------------------------- */
 
 /* The bytes of a FILE or LINK node for this caller. run is NULL outside runs. -errno. */
 int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
@@ -168,8 +164,7 @@ int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *
 bool is_final(const struct ms_node *n, const struct run_ref *run);
 enum { RENDER_MAX = 64 << 20 };
 
-/* ---- open handles
- * ---------------------------------------------------------------------------------------------- */
+/* ---- open handles ---------------------------------------------------------------------------- */
 
 struct holder;
 
@@ -219,8 +214,7 @@ static inline struct handle *handle_of(const struct fuse_file_info *fi)
 	return (struct handle *)(uintptr_t)fi->fh;
 }
 
-/* ---- handles.c ---------------------------------------------------------------------------------
- */
+/* ---- handles.c ------------------------------------------------------------------------------- */
 
 /* Answers an open with this handle, which belongs to the kernel from here on. */
 void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, struct handle *h);
@@ -234,8 +228,7 @@ void handle_close_all(struct fsd *f);
 bool handle_charge(struct fsd *f, struct handle *h, size_t len);
 void handle_discharge(struct fsd *f, struct handle *h);
 
-/* ---- files.c: text and logs
- * ------------------------------------------------------------------------------------------ */
+/* ---- files.c: text and logs ------------------------------------------------------------------ */
 
 void text_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 	       struct fuse_file_info *fi);
@@ -258,8 +251,7 @@ int log_view_of(const struct ms_node *n); /* enum log_view */
 /* Size of a log node now, or -errno. *changed is set when the log has a file to say so. */
 int64_t log_size(struct fsd *f, const char *id, enum log_view view, struct timespec *changed);
 
-/* ---- writers.c: operations that write to the store --------------------------------------------
- */
+/* ---- writers.c: operations that write to the store ------------------------------------------- */
 
 enum act_what { ACT_WRITE = 1, ACT_READ, ACT_FLUSH, ACT_RELEASE };
 /* One operation on a control handle. */
@@ -304,8 +296,7 @@ struct job {
 /* Hands a copy to a writer; answers when there is none. */
 void writers_give_job(struct writers *w, const struct job *j);
 
-/* ---- control.c: new, check, ctl, stdin
- * ---------------------------------------------------------------------------------- */
+/* ---- control.c: new, check, ctl, stdin ------------------------------------------------------- */
 
 void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 		  struct fuse_file_info *fi);
@@ -324,8 +315,7 @@ void results_set(struct results *r, uid_t uid, enum ms_view view, const char *te
 /* malloc'd copy, "" when there is none; NULL without memory. */
 char *results_get(struct results *r, uid_t uid, enum ms_view view, size_t *ret_len);
 
-/* ---- park.c, poll.c: reads that wait, and poll ------------------------------------------------
- */
+/* ---- park.c, poll.c: reads that wait, and poll ----------------------------------------------- */
 
 struct parking *parking_new(struct fsd *f);
 /* Forgets a status handle that is polled. */
@@ -349,9 +339,7 @@ void parking_events(struct parking *p);
 /* Something may have been missed: everybody looks again. */
 void parking_look_all(struct parking *p);
 
-/* ---- feed.c
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- feed.c ---------------------------------------------------------------------------------- */
 
 struct feed *feed_start(struct fsd *f, struct sbx_error *e);
 void feed_stop(struct feed *fd); /* joins the thread; handlers may still call the rest */
@@ -360,9 +348,7 @@ void feed_free(struct feed *fd);
 void feed_watch_log(struct feed *fd, int64_t row, const char *id);
 void feed_unwatch_log(struct feed *fd, int64_t row);
 
-/* ---- kick.c
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- kick.c ---------------------------------------------------------------------------------- */
 
 enum kick_what { KICK_NEW = 1, KICK_STATUS = 2, KICK_ARTIFACTS = 4 };
 /* Takes news from now on, and makes requests once it is told that they are answered. */
@@ -375,9 +361,7 @@ int kicker_mounts_fd(const struct kicker *k);
 bool kicker_mounts_changed(struct kicker *k);
 void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
 
-/* ---- dir.c
- * --------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- dir.c ----------------------------------------------------------------------------------- */
 
 void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
 void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
@@ -388,9 +372,7 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 int dir_run_entry(struct fsd *f, fuse_req_t req, const struct run_ref *run,
 		  struct fuse_entry_param *ret);
 
-/* ---- real.c: trees of real files
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- real.c: trees of real files ------------------------------------------------------------- */
 
 struct real_nodes *real_new(void);
 void real_free(struct real_nodes *r);
@@ -408,7 +390,7 @@ void real_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t 
 /* Is this the top of a real tree (runs/<run>/artifacts) or a node in one? */
 bool is_real_dir(fuse_ino_t ino);
 
-/* ---- session.c: sessions in the tree ------------------------------------------------------- */
+/* ---- session.c: sessions in the tree --------------------------------------------------------- */
 
 /* A session as the handlers need it. */
 struct session_ref {
@@ -433,7 +415,7 @@ int session_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st,
 /* The bytes of a node whose view is of a session. The caller has looked whether it may be seen. */
 int session_render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct sbx_buf *out);
 
-/* ---- session_ops.c ------------------------------------------------------------------------ */
+/* ---- session_ops.c --------------------------------------------------------------------------- */
 
 /* Is this a directory in which mkdir makes a session or a snapshot? */
 bool session_makes(fuse_ino_t parent);
@@ -443,7 +425,7 @@ void session_rmdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, const char *text,
 		size_t len, struct sbx_error *e);
 
-/* ---- shot.c: trees of snapshots ------------------------------------------------------------- */
+/* ---- shot.c: trees of snapshots -------------------------------------------------------------- */
 
 struct shots;
 static inline bool is_shot(fuse_ino_t ino)
@@ -460,7 +442,7 @@ void shot_readlink(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
 void shot_readdir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
 void shot_file_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
-/* ---- work*.c: the workspace of a session ---------------------------------------------------- */
+/* ---- work*.c: the workspace of a session ----------------------------------------------------- */
 
 static inline bool is_work(fuse_ino_t ino)
 {
@@ -515,9 +497,7 @@ void work_setxattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const char *na
 		   const char *value, size_t size, int flags);
 void work_removexattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const char *name);
 
-/* ---- ops.c
- * ----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- ops.c ----------------------------------------------------------------------------------- */
 
 extern const struct fuse_lowlevel_ops fsd_ops;
 /* errno for a failure of the orchestrator; also remembers nothing. */

@@ -34,8 +34,7 @@ struct server {
 	bool mounted;
 };
 
-/* ---- server threads
- * --------------------------------------------------------------------------------- */
+/* ---- server threads -------------------------------------------------------------------------- */
 
 static void *serve_requests(void *arg)
 {
@@ -105,8 +104,7 @@ static void stop_threads(struct server *s)
 	s->n_threads = 0;
 }
 
-/* ---- mounting
- * -------------------------------------------------------------------------------------------- */
+/* ---- mounting -------------------------------------------------------------------------------- */
 
 /* From here on nobody reads our standard error: lines go to a file in the state directory. */
 static void leave_terminal(const struct fsd_options *o)
@@ -281,8 +279,7 @@ static void stop(struct server *s)
 	real_free(f->real);
 }
 
-/* ---- the main thread: signals
- * ------------------------------------------------------------------------------- */
+/* ---- the main thread: signals ---------------------------------------------------------------- */
 
 static void reload(struct fsd *f)
 {
@@ -334,7 +331,9 @@ static int serve(const struct fsd_options *o, struct sbx_error *e)
 	if (rc == 0) {
 		sbx_log(SBX_LOG_INFO, "mounted mountpoint=%s state=%s", o->mountpoint, o->state);
 		tell_parent();
+		sbx_process_ready();
 		wait_for_end(&s, signals);
+		sbx_process_stopping();
 	}
 	stop(&s);
 	sbx_closep(&s.ended);
@@ -342,9 +341,7 @@ static int serve(const struct fsd_options *o, struct sbx_error *e)
 	return rc;
 }
 
-/* ---- background
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- background ------------------------------------------------------------------------------ */
 
 /* The parent waits until the mount is ready; what the child prints until then is the user's to see.
  */
@@ -391,9 +388,7 @@ static int mount_and_serve(const struct fsd_options *o)
 	return sbx_exit_code(serve(o, &e), &e);
 }
 
-/* ---- the other modes
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- the other modes ------------------------------------------------------------------------- */
 
 static int check(const struct fsd_options *o)
 {

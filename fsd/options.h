@@ -36,7 +36,7 @@ int fsd_options_parse(int argc, char **argv, struct fsd_options *ret, struct sbx
 void fsd_options_clear(struct fsd_options *o);
 extern const char fsd_usage[];
 
-/* ---- places.c ---- */
+/* ---- places.c -------------------------------------------------------------------------------- */
 
 /* o->state: as given, else the setting, else the default. INVALID_CONFIG. */
 int fsd_choose_state(struct fsd_options *o, struct sbx_error *e);

@@ -95,8 +95,7 @@ void parking_free(struct parking *p)
 	free(p);
 }
 
-/* ---- what a read gives now
- * ------------------------------------------------------------------------ */
+/* ---- what a read gives now ------------------------------------------------------------------- */
 
 /* GOT_ERROR: what there is could not be told, which is not the same as the end. */
 enum got { GOT_NOTHING, GOT_DATA, GOT_END, GOT_ERROR };
@@ -234,8 +233,7 @@ static enum got look(struct fsd *f, struct stream_handle *h, size_t size, struct
 	return g;
 }
 
-/* ---- parking
- * ------------------------------------------------------------------------------------------- */
+/* ---- parking --------------------------------------------------------------------------------- */
 
 static void interrupted(fuse_req_t req, void *data)
 {
@@ -349,8 +347,7 @@ static void wake(struct parking *p, int64_t row, enum ms_view a, enum ms_view b)
 	}
 }
 
-/* ---- handlers
- * -------------------------------------------------------------------------------------------- */
+/* ---- handlers -------------------------------------------------------------------------------- */
 
 static int open_stream(struct fsd *f, struct stream_handle *h, struct sbx_error *e)
 {

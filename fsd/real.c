@@ -281,8 +281,7 @@ int real_attr(struct fsd *f, fuse_ino_t ino, struct stat *st)
 	return 0;
 }
 
-/* ---- files
- * ---------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 struct real_handle {
 	struct handle h;
@@ -371,8 +370,7 @@ void real_release(struct handle *base)
 	free(h);
 }
 
-/* ---- folders
- * ---------------------------------------------------------------------------------------- */
+/* ---- folders --------------------------------------------------------------------------------- */
 
 void real_opendir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {

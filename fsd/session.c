@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/id.h"
 
-/* ---- what is it ---------------------------------------------------------------------------- */
+/* ---- what is it ------------------------------------------------------------------------------ */
 
 bool is_session_node(enum ms_node_id node)
 {
@@ -134,7 +134,7 @@ int session_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct session_ref
 	return session_by_row(f, req, ino_row(ino), ret);
 }
 
-/* ---- attributes ----------------------------------------------------------------------------- */
+/* ---- attributes ------------------------------------------------------------------------------ */
 
 static void set_times(struct stat *st, const struct session_ref *s)
 {
@@ -270,8 +270,7 @@ int session_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *
 	return session_attr(f, req, ret->ino, &ret->attr, &ret->attr_timeout);
 }
 
-/* ---- what its nodes say ------------------------------------------------------------------------
- */
+/* ---- what its nodes say ---------------------------------------------------------------------- */
 
 static int latest_before(struct fsd *f, const char *session_id, int64_t row,
 			 struct store_snapshot *ret, struct sbx_error *e)

@@ -111,8 +111,7 @@ void session_rmdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 	begin(f, req, parent, name, false);
 }
 
-/* ---- ctl ---------------------------------------------------------------------------------------
- */
+/* ---- ctl ------------------------------------------------------------------------------------- */
 
 static int extend(struct orch *o, const struct orch_principal *p, const char *id, const char *arg,
 		  struct sbx_error *e)

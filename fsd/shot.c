@@ -301,8 +301,7 @@ void shot_readlink(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_readlink(req, text.data);
 }
 
-/* ---- directories: the offset is the place in the directory, behind "." and ".." -----------------
- */
+/* ---- directories: the offset is the place in the directory, behind "." and ".." -------------- */
 
 static size_t add(fuse_req_t req, char *buf, size_t left, const char *name,
 		  const struct fuse_entry_param *e, off_t next, bool plus)

@@ -31,7 +31,7 @@ static struct work **bucket_of(struct work_table *t, int64_t row)
 	return &t->works[(uint64_t)row % WORKS_BUCKETS];
 }
 
-/* ---- workspaces -------------------------------------------------------------------------- */
+/* ---- workspaces ------------------------------------------------------------------------------ */
 
 void work_settle(struct work_table *t, struct work *w)
 {
@@ -228,7 +228,7 @@ int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret)
 	return r;
 }
 
-/* ---- news -------------------------------------------------------------------------------- */
+/* ---- news ------------------------------------------------------------------------------------ */
 
 /* With a reference. */
 static struct work *find_id(struct work_table *t, const char *id)
@@ -323,7 +323,7 @@ void work_look_all(struct fsd *f)
 	}
 }
 
-/* ---- the thread that takes back attributes ------------------------------------------------- */
+/* ---- the thread that takes back attributes --------------------------------------------------- */
 
 /* Takes some nodes that are still to be told of, and puts them behind the others. Under the lock.
  */
@@ -385,7 +385,7 @@ static void *sweeper_thread(void *arg)
 	return NULL;
 }
 
-/* ---- the table --------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 struct work_table *work_open(struct fsd *f)
 {

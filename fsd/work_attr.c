@@ -21,7 +21,7 @@ struct work_path work_path(int fd)
 	return p;
 }
 
-/* ---- what is shown ----------------------------------------------------------------------- */
+/* ---- what is shown --------------------------------------------------------------------------- */
 
 static void to_timespec(const struct statx_timestamp *from, struct timespec *to)
 {
@@ -172,7 +172,7 @@ void work_readlink(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_readlink(req, text.data);
 }
 
-/* ---- changing ---------------------------------------------------------------------------- */
+/* ---- changing -------------------------------------------------------------------------------- */
 
 static int set_size(struct work_node *n, int fd, off_t size)
 {

@@ -39,7 +39,7 @@ int work_handle_fd(const struct handle *h)
 	return h->kind == H_WORK_FILE && (w->flags & O_ACCMODE) != O_RDONLY ? w->fd : -1;
 }
 
-/* ---- opening ----------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 /* May the kernel go on with the pages that it has? Only when it began to read after the last moment
  * at which others could have written. */
@@ -139,7 +139,7 @@ void work_release(struct handle *base)
 	free(h);
 }
 
-/* ---- files ------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 void work_read(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off)
 {
@@ -275,7 +275,7 @@ void work_copy_range(fuse_req_t req, struct fuse_file_info *from, off_t off_in,
 		fuse_reply_write(req, (size_t)n);
 }
 
-/* ---- directories ------------------------------------------------------------------------- */
+/* ---- directories ----------------------------------------------------------------------------- */
 
 static bool is_dot(const char *name)
 {

@@ -81,7 +81,7 @@ struct work_table {
 	bool running, stop;
 };
 
-/* ---- work.c: workspaces, and which are known ---------------------------------------------- */
+/* ---- work.c: workspaces, and which are known ------------------------------------------------- */
 
 /* The root of the workspace of this session, pinned; opened by name when `fresh` is set, which
  * notices that it was exchanged. */
@@ -90,7 +90,7 @@ int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret);
  */
 void work_settle(struct work_table *t, struct work *w);
 
-/* ---- work_node.c: nodes ------------------------------------------------------------------ */
+/* ---- work_node.c: nodes ---------------------------------------------------------------------- */
 
 struct work_node *work_node_new(struct work *w, struct work_node *parent, const char *name, int fd,
 				const struct work_identity *is); /* under the lock */
@@ -127,7 +127,7 @@ void work_keep(struct work_node *n);
 /* Directories between it and the root. */
 unsigned work_depth(struct work_node *n);
 
-/* ---- work_attr.c ------------------------------------------------------------------------- */
+/* ---- work_attr.c ----------------------------------------------------------------------------- */
 
 int work_statx(int fd, struct stat *st, struct work_identity *ret);
 /* What may be seen of a backing file. Of a link, also the length of what is shown. */
@@ -145,7 +145,7 @@ struct work_path work_path(int fd);
 /* The number that is shown; the same each time. */
 uint64_t work_number(dev_t dev, ino_t ino);
 
-/* ---- work_file.c ------------------------------------------------------------------------- */
+/* ---- work_file.c ----------------------------------------------------------------------------- */
 
 /* Makes the handle of an open file or directory; takes fd, also on failure. -errno. */
 int work_opened(struct fsd *f, fuse_req_t req, struct work_node *n, int fd,
@@ -153,14 +153,14 @@ int work_opened(struct fsd *f, fuse_req_t req, struct work_node *n, int fd,
 /* The descriptor of a handle that may write; -1. */
 int work_handle_fd(const struct handle *h);
 
-/* ---- work_size.c: how much is in it ------------------------------------------------------- */
+/* ---- work_size.c: how much is in it ---------------------------------------------------------- */
 
 /* May n grow by this many bytes? They are put on the account. */
 bool work_take(struct work_node *n, int64_t bytes);
 void work_give(struct work_node *n, int64_t bytes);
 int64_t work_used(struct work *w, int root);
 
-/* ---- work_link.c ------------------------------------------------------------------------- */
+/* ---- work_link.c ----------------------------------------------------------------------------- */
 
 /* What a link with this content shows that is `depth` directories below the root. */
 void work_target(const char *target, unsigned depth, struct sbx_buf *out);

@@ -25,7 +25,7 @@ static struct work_table *table_of(const struct work_node *n)
 	return n->work->f->work;
 }
 
-/* ---- finding, under the lock ------------------------------------------------------------- */
+/* ---- finding, under the lock ----------------------------------------------------------------- */
 
 static struct work_node **bucket_of(struct work_table *t, const struct work_identity *is)
 {
@@ -63,7 +63,7 @@ static void unhash(struct work_table *t, struct work_node *n)
 	n->hashed = false;
 }
 
-/* ---- descriptors that may be closed, under the lock ---------------------------------------- */
+/* ---- descriptors that may be closed, under the lock ------------------------------------------ */
 
 static void busy_again(struct work_table *t, struct work_node *n)
 {
@@ -111,7 +111,7 @@ static void trim(struct work_table *t)
 	}
 }
 
-/* ---- life -------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 struct work_node *work_node_new(struct work *w, struct work_node *parent, const char *name, int fd,
 				const struct work_identity *is)
@@ -210,7 +210,7 @@ void work_forget(struct fsd *f, fuse_ino_t ino, uint64_t nlookup)
 	work_bury(t, dead);
 }
 
-/* ---- pins -------------------------------------------------------------------------------- */
+/* ---- pins ------------------------------------------------------------------------------------ */
 
 static int ready(struct work_node *n, unsigned level);
 
@@ -311,7 +311,7 @@ int work_pin(struct fsd *f, fuse_ino_t ino, struct work_node **ret)
 	return r;
 }
 
-/* ---- places ------------------------------------------------------------------------------ */
+/* ---- places ---------------------------------------------------------------------------------- */
 
 /*
  * Under the lock. What others move may be seen in an order in which a directory comes to be below
@@ -408,7 +408,7 @@ unsigned work_depth(struct work_node *n)
 	return depth;
 }
 
-/* ---- looking up -------------------------------------------------------------------------- */
+/* ---- looking up ------------------------------------------------------------------------------ */
 
 int work_identify(int dir, const char *name, struct work_identity *ret, struct stat *st)
 {

@@ -43,7 +43,7 @@ void work_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 	reply_entry(f, req, r, &e);
 }
 
-/* ---- making ------------------------------------------------------------------------------ */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 /* Gives what was made its owner and its mode. fd is of the file, or O_PATH. */
 static int own(const struct work_node *dir, int fd, mode_t mode)
@@ -181,7 +181,7 @@ void work_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 	}
 }
 
-/* ---- removing and moving ------------------------------------------------------------------- */
+/* ---- removing and moving --------------------------------------------------------------------- */
 
 static bool last_name(const struct stat *st)
 {

@@ -38,8 +38,7 @@ struct orch_archive {
 	char block[BLOCK];
 };
 
-/* ---- names ------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 const char *orch_archive_path(const char *name, bool rooted, char ret[SBX_PATH_MAX + 1])
 {
@@ -71,8 +70,7 @@ const char *orch_archive_path(const char *name, bool rooted, char ret[SBX_PATH_M
 	return NULL;
 }
 
-/* ---- bytes in ---------------------------------------------------------------------------------
- */
+/* ---- bytes in -------------------------------------------------------------------------------- */
 
 static ssize_t pull(struct archive *ar, void *ctx, const void **ret)
 {
@@ -162,8 +160,7 @@ static ssize_t pull_plain(struct archive *ar, void *ctx, const void **ret)
 	return (ssize_t)n;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int add_callbacks(struct orch_archive *a, struct archive *ar)
 {
@@ -252,8 +249,7 @@ const char *orch_archive_complaint(const struct orch_archive *a)
 	return a->complaint;
 }
 
-/* ---- entries ----------------------------------------------------------------------------------
- */
+/* ---- entries --------------------------------------------------------------------------------- */
 
 static int complain(struct orch_archive *a, int r, struct sbx_error *e)
 {

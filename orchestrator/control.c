@@ -95,7 +95,7 @@ int orch_run_cancel(struct orch *o, const struct orch_principal *p, const char *
 	return 0;
 }
 
-/* ---- ctl ---------------------------------------------------------------------------------- */
+/* ---- ctl ------------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -247,7 +247,7 @@ int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id,
 	return tell_runner(o, r.id, "ctl", "eof\n", 4, CTL_MAX, e);
 }
 
-/* ---- stdin ---------------------------------------------------------------------------------- */
+/* ---- stdin ----------------------------------------------------------------------------------- */
 
 /* The document can only lower what the operator allows. */
 static int limits_of(struct orch *o, const struct store_run *r, struct orch_stdin_limits *ret,

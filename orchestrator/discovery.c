@@ -55,8 +55,7 @@ static const char *yes(bool b)
 	return b ? "true" : "false";
 }
 
-/* ---- pieces of both documents ------------------------------------------------------------------
- */
+/* ---- pieces of both documents ---------------------------------------------------------------- */
 
 static bool host_local(const struct rt_known *k)
 {
@@ -113,8 +112,7 @@ static void add_strict(struct sbx_buf *out, const struct row *row)
 		       yes(row->strict_deny_all), yes(row->strict_allowlist));
 }
 
-/* ---- discovery
- * ----------------------------------------------------------------------------------- */
+/* ---- discovery ------------------------------------------------------------------------------- */
 
 static void add_trust_levels(struct sbx_buf *out, const struct rt_preflight *p)
 {
@@ -255,8 +253,7 @@ int orch_discovery(const struct orch_settings *settings, const struct orch_prefl
 	return finish(out, e);
 }
 
-/* ---- diagnostics
- * --------------------------------------------------------------------------------- */
+/* ---- diagnostics ----------------------------------------------------------------------------- */
 
 static const char *readiness(const struct row *row)
 {

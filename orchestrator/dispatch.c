@@ -33,7 +33,7 @@ void dispatch_wake(struct orch *o)
 		return;
 }
 
-/* ---- ends that somebody else must write ------------------------------------------------ */
+/* ---- ends that somebody else must write ------------------------------------------------------ */
 
 /* Has the runner passed the point after which the command may have executed? It leaves its mark
  * right before. *ret_started_us: when, as far as that is known. */
@@ -229,7 +229,7 @@ static int expire_queue(struct orch *o, struct sbx_error *e)
 	}
 }
 
-/* ---- handing out ------------------------------------------------------------------------ */
+/* ---- handing out ----------------------------------------------------------------------------- */
 
 /* One round for the runners that are idle now. *ret_more: there may be more of both. */
 static int hand_out_some(struct orch *o, int64_t queued, int64_t *ret_n, bool *ret_more,
@@ -339,6 +339,7 @@ static int64_t look(struct orch *o, struct agenda *a)
 	int rc;
 
 	mind_the_gap(o, a, now, false);
+	findings_follow(o);
 	if (atomic_load(&o->sessions_ending))
 		session_keeper_poke(o);
 	(void)pool_events(o->pool);

@@ -35,8 +35,7 @@ static bool is_host(const char *name)
 	return strcmp(name, "host") == 0 || strcmp(name, "host-local") == 0;
 }
 
-/* ---- imported ones ----------------------------------------------------------------------------
- */
+/* ---- imported ones --------------------------------------------------------------------------- */
 
 bool orch_image_digest(const char *path, char ret[72])
 {
@@ -111,8 +110,7 @@ void orch_image_names_free(char **names, int n)
 	free(names);
 }
 
-/* ---- names ------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 /* The operator's paths stay out of the message: it goes to clients. */
 static int unknown(const struct orch_settings *st, const char *state_dir, const char *name,

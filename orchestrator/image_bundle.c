@@ -35,8 +35,7 @@ static int bad(struct sbx_error *e, const char *what)
 	return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the image is damaged: %s", what);
 }
 
-/* ---- digests ----------------------------------------------------------------------------------
- */
+/* ---- digests --------------------------------------------------------------------------------- */
 
 bool image_digest_valid(const char *s)
 {
@@ -75,8 +74,7 @@ int image_digest_of(int fd, char ret[ORCH_IMAGE_DIGEST], struct sbx_error *e)
 	return 0;
 }
 
-/* ---- files of the bundle ----------------------------------------------------------------------
- */
+/* ---- files of the bundle --------------------------------------------------------------------- */
 
 int image_bundle_open(int dir, const char *path, struct sbx_error *e)
 {
@@ -152,8 +150,7 @@ static int read_blob(int dir, const char *digest, char ret_digest[ORCH_IMAGE_DIG
 	return read_json(dir, path, false, digest, ret_digest, ret, e);
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------
- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static struct json_object *member(struct json_object *o, const char *name, enum json_type type)
 {
@@ -172,8 +169,7 @@ static const char *text(struct json_object *o, const char *name)
 	return v ? json_object_get_string(v) : NULL;
 }
 
-/* ---- the configuration ------------------------------------------------------------------------
- */
+/* ---- the configuration ----------------------------------------------------------------------- */
 
 /* Go's name for what uname(2) says. */
 static const char *architecture(void)
@@ -241,8 +237,7 @@ static int make_layers(struct image_bundle *b, struct json_object *list, struct 
 	return 0;
 }
 
-/* ---- OCI layout -------------------------------------------------------------------------------
- */
+/* ---- OCI layout ------------------------------------------------------------------------------ */
 
 static int take_manifest(int dir, struct json_object *manifest, struct image_bundle *b,
 			 struct sbx_error *e)
@@ -316,8 +311,7 @@ static int read_layout(int dir, struct image_bundle *b, struct sbx_error *e)
 	return rc < 0 ? rc : bad(e, "its index goes on for ever");
 }
 
-/* ---- docker save ------------------------------------------------------------------------------
- */
+/* ---- docker save ----------------------------------------------------------------------------- */
 
 /* Files are named by their digests, mostly: "<hex>.json", "blobs/sha256/<hex>". */
 static bool contradicts(const char *path, const char *digest)

@@ -32,8 +32,7 @@ static int broken(int err, const char *path, struct sbx_error *e)
 	return sbx_fail_errno(e, SBX_E_INVALID_ARGUMENT, err, "cannot unpack '%.200s'", path);
 }
 
-/* ---- inside the root --------------------------------------------------------------------------
- */
+/* ---- inside the root ------------------------------------------------------------------------- */
 
 static int open_inside(int root, const char *path)
 {
@@ -85,8 +84,7 @@ static int open_parent(int root, const char *path, bool make, const char **ret_n
 	return open_prefix(root, path, slash ? (size_t)(slash - path) : 0, make);
 }
 
-/* ---- whiteouts --------------------------------------------------------------------------------
- */
+/* ---- whiteouts ------------------------------------------------------------------------------- */
 
 static int clear_dir(int at)
 {
@@ -137,8 +135,7 @@ static bool is_whiteout(const char *path)
 	return strncmp(slash ? slash + 1 : path, whiteout, sizeof(whiteout) - 1) == 0;
 }
 
-/* ---- what a layer brings ----------------------------------------------------------------------
- */
+/* ---- what a layer brings --------------------------------------------------------------------- */
 
 static int put_dir(int at, const char *name)
 {
@@ -248,8 +245,7 @@ static int bring(struct layer *l, const struct orch_archive_entry *en, struct sb
 	return r < 0 ? broken(-r, en->path, e) : 0;
 }
 
-/* ---- a layer ----------------------------------------------------------------------------------
- */
+/* ---- a layer --------------------------------------------------------------------------------- */
 
 static int walk(struct layer *l, struct sbx_error *e)
 {

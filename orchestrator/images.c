@@ -28,8 +28,7 @@ enum {
 
 static const char work_prefix[] = ".import-";
 
-/* ---- the directory of images ------------------------------------------------------------------
- */
+/* ---- the directory of images ----------------------------------------------------------------- */
 
 /* Under its lock. */
 struct images {
@@ -67,8 +66,7 @@ static bool read_name(int dir, const char *name, char ret[ORCH_IMAGE_DIGEST])
 	return orch_image_digest(target, ret);
 }
 
-/* ---- names ------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static int check_name(int dir, const char *name, struct sbx_error *e)
 {
@@ -104,8 +102,7 @@ static int set_name(int dir, const char *name, const char *digest, struct sbx_er
 	return 0;
 }
 
-/* ---- what nobody names ------------------------------------------------------------------------
- */
+/* ---- what nobody names ----------------------------------------------------------------------- */
 
 static bool is_named(int dir, const char *digest)
 {
@@ -189,8 +186,7 @@ static int images_open(const struct orch_settings *st, const char *state_dir, st
 	return 0;
 }
 
-/* ---- importing --------------------------------------------------------------------------------
- */
+/* ---- importing ------------------------------------------------------------------------------- */
 
 struct import {
 	const struct images *im;
@@ -408,8 +404,7 @@ int orch_image_import(const struct orch_settings *st, const char *state_dir, int
 	return rc;
 }
 
-/* ---- listing and removing ---------------------------------------------------------------------
- */
+/* ---- listing and removing -------------------------------------------------------------------- */
 
 int orch_image_list(const struct orch_settings *st, const char *state_dir, struct sbx_buf *out,
 		    struct sbx_error *e)

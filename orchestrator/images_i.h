@@ -14,7 +14,7 @@ struct image_budget {
 	int64_t entries, bytes;
 };
 
-/* ---- image_layer.c ---- */
+/* ---- image_layer.c --------------------------------------------------------------------------- */
 
 /* Applies one layer to the root: whiteouts first, then what it brings. Nothing leaves the root,
  * whatever links are in it. Everything is the caller's and readable by everybody; devices are left
@@ -23,7 +23,7 @@ struct image_budget {
 int image_layer_apply(int fd, int root, const char *diff_id, bool first,
 		      struct image_budget *budget, struct sbx_error *e);
 
-/* ---- image_bundle.c ---- */
+/* ---- image_bundle.c -------------------------------------------------------------------------- */
 
 struct image_bundle_layer {
 	char *path;			 /* owns; in the bundle's directory */

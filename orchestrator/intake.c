@@ -69,8 +69,7 @@ static enum orch_archive_kind kind_of(const char *name)
 	return (enum orch_archive_kind)0;
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 int intake_new(const struct intake_options *opts, struct intake **ret, struct sbx_error *e)
 {
@@ -147,8 +146,7 @@ static int broken(int err, struct sbx_error *e)
 	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, err, "cannot store an upload");
 }
 
-/* ---- places in the target ---------------------------------------------------------------------
- */
+/* ---- places in the target -------------------------------------------------------------------- */
 
 /* What the target has under this clean path. NULL: a file can go there, and *ret_frees bytes go
  * away with what it replaces. Else why not. */
@@ -216,8 +214,7 @@ static int move_in(struct intake *in, int from, const char *name, const char *pa
 	return 0;
 }
 
-/* ---- bytes come in ----------------------------------------------------------------------------
- */
+/* ---- bytes come in --------------------------------------------------------------------------- */
 
 static int add_part(struct intake *in, const char *name, enum orch_archive_kind kind,
 		    struct sbx_error *e)
@@ -340,8 +337,7 @@ int intake_data(struct intake *in, const void *data, size_t len, struct sbx_erro
 	return 0;
 }
 
-/* ---- parts go to their places -----------------------------------------------------------------
- */
+/* ---- parts go to their places ---------------------------------------------------------------- */
 
 static int place_file(struct intake *in, const struct part *p, const char *staged,
 		      struct sbx_error *e)

@@ -118,7 +118,7 @@ static bool drop_orphan(void *ctx, const char *id)
 	return !atomic_load(&o->stop);
 }
 
-/* ---- runners that are gone ---- */
+/* ---- runners that are gone ------------------------------------------------------------------- */
 
 /* The mark of a dead runner is needed until the run that it had claimed is taken over. */
 struct claims {

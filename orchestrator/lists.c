@@ -54,7 +54,7 @@ static bool add_run(void *ctx, const struct store_run *r)
 	return !sbx_buf_failed(l->out);
 }
 
-/* ---- a user's own ---- */
+/* ---- a user's own ---------------------------------------------------------------------------- */
 
 /* The id of the last run of the page before: it names a place that stays, and tells nothing. */
 static int find_cursor(struct orch *o, const struct orch_principal *p, const char *cursor,
@@ -105,7 +105,7 @@ int orch_view_runs(struct orch *o, const struct orch_principal *p, const struct 
 	return orch_view_done(rc, out, e);
 }
 
-/* ---- pages of administrators ---- */
+/* ---- pages of administrators ----------------------------------------------------------------- */
 
 /* The reference names next_offset twice in a list of runs, and once in the others. */
 enum envelope { ENVELOPE_RUNS = 1, ENVELOPE_OTHER };
@@ -288,7 +288,7 @@ int orch_view_admin_usage(struct orch *o, const struct orch_page *page, const ch
 	return orch_view_done(rc, out, e);
 }
 
-/* ---- the queue ---- */
+/* ---- the queue ------------------------------------------------------------------------------- */
 
 int orch_view_queue(struct orch *o, struct sbx_buf *out, struct sbx_error *e)
 {

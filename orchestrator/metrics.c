@@ -51,7 +51,7 @@ void orch_count_wait(struct orch *o, const char *runtime, int64_t waited_us)
 	atomic_fetch_add(&w->n, 1);
 }
 
-/* ---- the format ---------------------------------------------------------------------------- */
+/* ---- the format ------------------------------------------------------------------------------ */
 
 static void family(struct sbx_buf *out, const char *name, const char *type, const char *help)
 {
@@ -93,7 +93,7 @@ static void histogram(struct sbx_buf *out, const char *name, const char *labels,
 		       name, labels, (long long)n);
 }
 
-/* ---- runs ---------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 /* Of one reading of the store. */
 struct reading {

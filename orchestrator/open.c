@@ -4,24 +4,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pwd.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
-#include "base/log.h"
-
-extern char **environ;
-
-enum { PREFLIGHT_TIMEOUT_MS = 20000, PREFLIGHT_MAX = 256 << 10 };
 
 static struct orch_config *config_free(struct orch_config *c)
 {
@@ -35,7 +26,7 @@ static struct orch_config *config_free(struct orch_config *c)
 	return NULL;
 }
 
-/* ---- where sandbox-runner is ---------------------------------------------------------------- */
+/* ---- where sandbox-runner is ----------------------------------------------------------------- */
 
 static bool executable(const char *path)
 {
@@ -79,93 +70,7 @@ static char *find_runner(const char *given, struct sbx_error *e)
 	return NULL;
 }
 
-/* ---- preflight --------------------------------------------------------------------------------
- */
-
-/* Runs `sandbox-runner --preflight` and collects what it prints, for at most 20 s. */
-static int spawn_preflight(const struct orch *o, const struct orch_config *c, int *ret_out,
-			   pid_t *ret_pid)
-{
-	posix_spawn_file_actions_t fa;
-	int p[2], r;
-	size_t n = 0;
-	sbx_autofree char **argv = calloc(8 + 2 * o->n_overrides, sizeof(*argv));
-
-	if (!argv || pipe2(p, O_CLOEXEC) < 0)
-		return errno;
-	argv[n++] = o->runner;
-	argv[n++] = (char *)(uintptr_t) "--preflight";
-	argv[n++] = (char *)(uintptr_t) "--state";
-	argv[n++] = o->state_dir;
-	argv[n++] = (char *)(uintptr_t) "--config";
-	argv[n++] = (char *)(uintptr_t) "/proc/self/fd/3";
-	for (size_t i = 0; i < o->n_overrides; i++) {
-		argv[n++] = (char *)(uintptr_t) "-o";
-		argv[n++] = o->overrides[i];
-	}
-	posix_spawn_file_actions_init(&fa);
-	(void)posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-	(void)posix_spawn_file_actions_adddup2(&fa, p[1], 1);
-	(void)posix_spawn_file_actions_adddup2(&fa, c->file, 3);
-	(void)posix_spawn_file_actions_addclosefrom_np(&fa, 4);
-	r = posix_spawn(ret_pid, o->runner, &fa, NULL, argv, environ);
-	posix_spawn_file_actions_destroy(&fa);
-	close(p[1]);
-	if (r != 0)
-		close(p[0]);
-	else
-		*ret_out = p[0];
-	return r;
-}
-
-static void collect(int fd, int64_t until_us, struct sbx_buf *out)
-{
-	struct pollfd pfd = { .fd = fd, .events = POLLIN };
-
-	for (;;) {
-		int64_t left = (until_us - sbx_boot_us()) / 1000;
-		char *room = sbx_buf_reserve(out, 4096);
-		ssize_t n;
-
-		if (!room || left <= 0 || poll(&pfd, 1, (int)left) <= 0)
-			return;
-		n = read(fd, room, 4096);
-		if (n <= 0)
-			return;
-		out->len += (size_t)n;
-		out->data[out->len] = '\0';
-	}
-}
-
-static struct orch_preflights *try_runtimes(struct orch *o, const struct orch_config *c,
-					    struct sbx_error *e)
-{
-	sbx_autobuf out = SBX_BUF_INIT(PREFLIGHT_MAX);
-	sbx_autoclose int fd = -1;
-	struct orch_preflights *p = NULL;
-	pid_t pid = -1;
-	int status = 0, r = spawn_preflight(o, c, &fd, &pid);
-
-	if (r != 0) {
-		sbx_fail_errno(e, SBX_E_RUNTIME_UNAVAILABLE, r, "cannot run '%s'", o->runner);
-		return NULL;
-	}
-	collect(fd, sbx_boot_us() + PREFLIGHT_TIMEOUT_MS * INT64_C(1000), &out);
-	/* It has printed everything or its time is over; what it started dies with it. */
-	(void)kill(pid, SIGKILL);
-	(void)waitpid(pid, &status, 0);
-	if (orch_preflights_parse(out.len ? out.data : "", &p, e) == 0)
-		return p;
-	/* At a reload the old findings stay. At start no answer is an answer: nothing is available,
-	 * and discovery says so. */
-	if (orch_config(o))
-		return NULL;
-	sbx_error_clear(e);
-	return orch_preflights_parse("{}", &p, e) == 0 ? p : NULL;
-}
-
-/* ---- configuration ------------------------------------------------------------------------------
- */
+/* ---- configuration --------------------------------------------------------------------------- */
 
 /* The bytes in a file of memory that nobody can change. */
 static int sealed_file(const struct orch_settings *s, int *ret, struct sbx_error *e)
@@ -199,7 +104,7 @@ static struct orch_config *read_config(struct orch *o, bool preflight, struct sb
 		return config_free(c);
 	orch_policy_hash(c->settings, c->policy_hash);
 	if (preflight) {
-		c->preflights = try_runtimes(o, c, e);
+		c->preflights = findings_try(o, c, e);
 		if (!c->preflights)
 			return config_free(c);
 	}
@@ -227,14 +132,15 @@ int orch_reload(struct orch *o, struct sbx_error *e)
 		atomic_store(&o->config, c);
 	}
 	pthread_mutex_unlock(&o->reload_lock);
+	if (c)
+		findings_share(o);
 	if (!c)
 		return -(int)(e && e->code ? e->code : SBX_E_INVALID_CONFIG);
 	dispatch_wake(o);
 	return 0;
 }
 
-/* ---- open and close
- * -------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static char *dup_or_null(const char *s)
 {
@@ -315,8 +221,10 @@ int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_err
 
 int orch_start(struct orch *o, struct sbx_error *e)
 {
-	int rc = dispatch_start(o, e);
+	int rc;
 
+	findings_share(o);
+	rc = dispatch_start(o, e);
 	if (rc == 0)
 		bound_sweep(o);
 	return rc;
@@ -344,8 +252,7 @@ struct orch *orch_close(struct orch *o)
 	return NULL;
 }
 
-/* ---- principals
- * -------------------------------------------------------------------------------------- */
+/* ---- principals ------------------------------------------------------------------------------ */
 
 /* Is name an element of the comma separated list? */
 static bool in_list(const char *list, const char *name)

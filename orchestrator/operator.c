@@ -99,7 +99,7 @@ static void gather(struct orch *o, struct facts *f)
 	f->execution = orch_settings(o)->enable_execution;
 }
 
-/* ---- sections that are about something here ---- */
+/* ---- sections that are about something here -------------------------------------------------- */
 
 static void runtime_section(const struct facts *f, struct section *s)
 {
@@ -164,7 +164,7 @@ static void startup_section(const struct facts *f, struct section *s)
 		       ",\"present\":false,\"blocking\":false,\"codes\":[]");
 }
 
-/* ---- sections of the reference's macOS runtimes ---- */
+/* ---- sections of the reference's macOS runtimes ---------------------------------------------- */
 
 static void macos_section(const struct facts *f, struct section *s)
 {
@@ -193,7 +193,7 @@ static void evidence_section(const struct facts *f, struct section *s)
 		       "\"skip_build\":null,\"skip_sign\":null,\"include_failure_drills\":null}");
 }
 
-/* ---- all of it ---- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;

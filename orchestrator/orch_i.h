@@ -15,13 +15,14 @@
 
 struct pool;
 
-/* ---- open.c ---- */
+/* ---- open.c ---------------------------------------------------------------------------------- */
 
 /* One reading of the configuration. Old ones are kept until orch_close, so that what other threads
  * have borrowed stays valid; a reload is a human's act, so the list stays short. */
 struct orch_config {
-	struct orch_settings *settings;	    /* owned */
-	struct orch_preflights *preflights; /* owned */
+	struct orch_settings *settings; /* owned */
+	/* Owned. A door that only submits takes over what the executing one found later. */
+	_Atomic(struct orch_preflights *) preflights;
 	char policy_hash[17];
 	/* The file that the settings are from as it was then, in memory and sealed: what runners
 	 * read, so that who edits the file harms only a reload. Owned. */
@@ -77,10 +78,24 @@ static inline struct orch_config *orch_config(struct orch *o)
 {
 	return atomic_load(&o->config);
 }
+
+/* ---- findings.c ------------------------------------------------------------------------------ */
+
+/* Asks the runtimes, with the configuration c. NULL with *e, or what stands for no answer. */
+struct orch_preflights *findings_try(struct orch *o, const struct orch_config *c,
+				     struct sbx_error *e);
+/* After a start and a reload: tells the doors that only submit, or listens to the one that
+ * executes. */
+void findings_share(struct orch *o);
+/* The dispatcher was woken: is there something new? */
+void findings_follow(struct orch *o);
+
+/* ---- admit.c --------------------------------------------------------------------------------- */
+
 /* Runs this door may execute at once. */
 int64_t orch_slots(struct orch *o);
 
-/* ---- admit.c ---- */
+/* ---- admit.c --------------------------------------------------------------------------------- */
 
 /* Is there a slot, and is every cap of this run's scopes kept? The caller holds the
  * transaction in which it will claim. *ret false is not an error. */
@@ -104,7 +119,7 @@ const char *admit_full_reason(enum store_scope scope);
 int admit_queue_limits(struct orch *o, struct store_tx *tx, const struct store_run *r,
 		       int64_t *ret_queued, struct sbx_error *e);
 
-/* ---- pool.c: runner processes ---- */
+/* ---- pool.c: runner processes ---------------------------------------------------------------- */
 
 struct pool_runner;
 struct pool *pool_new(struct orch *o, struct sbx_error *e);
@@ -124,7 +139,7 @@ int64_t pool_next_us(const struct pool *p);
 /* Starts or dismisses runners: enough for `queued` waiting runs, never above the slots. */
 void pool_resize(struct pool *p, int64_t queued);
 
-/* ---- dispatch.c ---- */
+/* ---- dispatch.c ------------------------------------------------------------------------------ */
 
 int dispatch_start(struct orch *o, struct sbx_error *e);
 void dispatch_stop(struct orch *o);
@@ -134,14 +149,14 @@ void dispatch_wake(struct orch *o);
 /* A runner of ours died with this run. */
 void dispatch_lost(struct orch *o, const char *id, int64_t generation);
 
-/* ---- bound.c: runs that end with a handle ---- */
+/* ---- bound.c: runs that end with a handle ---------------------------------------------------- */
 
 int bound_add(struct orch *o, const char *id, struct sbx_error *e);
 void bound_drop(struct orch *o, const char *id);
 /* Ends the runs whose door is dead. */
 void bound_sweep(struct orch *o);
 
-/* ---- janitor.c ---- */
+/* ---- janitor.c ------------------------------------------------------------------------------- */
 
 /* Housekeeping until o->stop, in rounds, by the door that holds the lock. */
 void *janitor_thread(void *orch);
@@ -151,7 +166,7 @@ int janitor_drop_artifacts(struct orch *o, const char *id, struct sbx_error *e);
 /* Removes the files of runners that are gone and hold no run. */
 void janitor_runners(struct orch *o);
 
-/* ---- metrics.c ---- */
+/* ---- metrics.c ------------------------------------------------------------------------------- */
 
 void orch_count_full(struct orch *o, enum store_scope scope, const char *runtime);
 /* A run of this runtime was claimed by this process after so long in the queue. */
@@ -164,7 +179,7 @@ void orch_count_wait(struct orch *o, const char *runtime, int64_t waited_us);
 #define ORCH_COUNT_REMOVED_FILES "artifact_janitor_removed_files"
 #define ORCH_COUNT_REMOVED_BYTES "artifact_janitor_removed_bytes"
 
-/* ---- view.c ---- */
+/* ---- view.c ---------------------------------------------------------------------------------- */
 
 /* Which members of a run's document are shown. */
 enum orch_form {
@@ -181,7 +196,7 @@ int orch_view_done(int rc, const struct sbx_buf *out, struct sbx_error *e);
 /* INVALID_ARGUMENT about one parameter: "name: found '...', allowed ...". */
 int orch_view_refuse(const char *name, const char *found, const char *allowed, struct sbx_error *e);
 
-/* ---- submit.c ---- */
+/* ---- submit.c -------------------------------------------------------------------------------- */
 
 /* What an idempotency key is compared by: SHA-256 of the canonical document. */
 void submit_fingerprint(const char *canonical, char out[65]);

@@ -34,7 +34,7 @@ void orch_principal_uid(struct orch *o, uid_t uid, const char *door, struct orch
 enum { ORCH_ADMINS_MAX = 64 };
 size_t orch_admin_uids(struct orch *o, uid_t ret[ORCH_ADMINS_MAX]);
 
-/* ---- life of the orchestrator ------------------------------------------------------- */
+/* ---- life of the orchestrator ---------------------------------------------------------------- */
 
 struct orch_options {
 	const char *state_dir;	 /* absolute */
@@ -65,7 +65,7 @@ int orch_reload(struct orch *o, struct sbx_error *e);
 const struct orch_settings *orch_settings(struct orch *o);
 struct store *orch_store(struct orch *o); /* borrowed; for feed, logs and artifacts only */
 
-/* ---- runs ------------------------------------------------------------------------------ */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 struct orch_request {
 	const char *text; /* the document, or a script that begins with #! where allowed */
@@ -126,7 +126,7 @@ int orch_stdin_limits(struct orch *o, const struct orch_principal *p, const char
 int orch_run_type(struct orch *o, const char *id, const struct orch_stdin_limits *limits,
 		  const char *reason, const void *data, size_t len, struct sbx_error *e);
 
-/* ---- what readable things say: the same bytes on both doors ------------------------------ */
+/* ---- what readable things say: the same bytes on both doors ---------------------------------- */
 
 /* GET /runs/ID and status.json. log_stream_url is NULL except in the answer to a POST. */
 void orch_view_status(struct orch *o, const struct store_run *r, const char *log_stream_url,
@@ -163,7 +163,7 @@ int orch_view_runs(struct orch *o, const struct orch_principal *p, const struct 
 int orch_view_workspace(struct orch *o, const struct orch_principal *p, const char *workspace_id,
 			int64_t limit, struct sbx_buf *out, struct sbx_error *e);
 
-/* ---- for administrators: the door has made sure that the caller is one ------------------- */
+/* ---- for administrators: the door has made sure that the caller is one ----------------------- */
 
 struct orch_page {
 	int64_t limit, offset; /* limit: 1..1000, of usage as many as one likes */

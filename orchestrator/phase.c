@@ -139,7 +139,7 @@ int orch_phase_renew(struct store *s, const char *id, int64_t generation, int64_
 	return store_commit(sbx_steal(&tx), false, e);
 }
 
-/* ---- audit --------------------------------------------------------------------------------- */
+/* ---- audit ----------------------------------------------------------------------------------- */
 
 static int audit_add(struct store_tx *tx, const struct store_run *run, const char *action,
 		     const char *result, struct sbx_buf *details, struct sbx_error *e)
@@ -228,7 +228,7 @@ static int audit_end(struct store_tx *tx, const struct store_run *run,
 	return rc < 0 ? rc : audit_limits(tx, run, out, e);
 }
 
-/* ---- the end ------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 /* Runs of one user that end at the same moment have each found room for their artifacts. Under the
  * write lock there is one answer. */

@@ -45,7 +45,7 @@ static int find_tier(const struct orch_settings *s, const char *level, struct ti
 			level);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------ */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static int no_memory(struct sbx_error *e)
 {
@@ -224,8 +224,7 @@ static int check_allowlist(const struct ms_run_spec *spec, const char *network, 
 	return -SBX_E_INVALID_SPEC;
 }
 
-/* ---- what it gets -----------------------------------------------------------------------------
- */
+/* ---- what it gets ---------------------------------------------------------------------------- */
 
 static int64_t least(int64_t a, int64_t b)
 {

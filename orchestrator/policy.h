@@ -14,6 +14,10 @@ struct orch_preflights;
 /* From the JSON that `sandbox-runner --preflight` prints (rt_preflight_json of every runtime). A
  * runtime that is missing in it is unavailable. */
 int orch_preflights_parse(const char *json, struct orch_preflights **ret, struct sbx_error *e);
+/* What it was parsed from; borrowed. */
+const char *orch_preflights_text(const struct orch_preflights *p);
+/* `p` takes the place of `older`, which it owns from now on: others may still look at it. */
+void orch_preflights_replace(struct orch_preflights *p, struct orch_preflights *older);
 struct orch_preflights *orch_preflights_free(struct orch_preflights *p); /* NULL is fine */
 /* NULL: no record, which means unavailable. Borrowed. */
 const struct rt_preflight *orch_preflight(const struct orch_preflights *p, const char *runtime);

@@ -13,16 +13,32 @@ struct record {
 };
 
 struct orch_preflights {
-	size_t n; /* one for each runtime, in the order of rt_known_at */
+	char *text;		       /* owned */
+	struct orch_preflights *older; /* owned */
+	size_t n;		       /* one for each runtime, in the order of rt_known_at */
 	struct record records[];
 };
 
 struct orch_preflights *orch_preflights_free(struct orch_preflights *p)
 {
-	for (size_t i = 0; p && i < p->n; i++)
+	if (!p)
+		return NULL;
+	orch_preflights_free(p->older);
+	for (size_t i = 0; i < p->n; i++)
 		rt_preflight_clear(&p->records[i].preflight);
+	free(p->text);
 	free(p);
 	return NULL;
+}
+
+const char *orch_preflights_text(const struct orch_preflights *p)
+{
+	return p->text;
+}
+
+void orch_preflights_replace(struct orch_preflights *p, struct orch_preflights *older)
+{
+	p->older = older;
 }
 
 static int read_record(struct json_object *o, const char *runtime, struct record *ret,
@@ -81,7 +97,8 @@ int orch_preflights_parse(const char *json, struct orch_preflights **ret, struct
 	while (rt_known_at(n))
 		n++;
 	p = calloc(1, sizeof(*p) + n * sizeof(p->records[0]));
-	if (!p) {
+	if (!p || !(p->text = strdup(json))) {
+		free(p);
 		json_object_put(all);
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the runtime preflight");
 	}

@@ -16,7 +16,7 @@
 #include "base/json.h"
 #include "orchestrator/image.h"
 
-/* ---- who may use it ------------------------------------------------------------------------ */
+/* ---- who may use it -------------------------------------------------------------------------- */
 
 static int not_found(const char *id, struct sbx_error *e)
 {
@@ -96,7 +96,7 @@ int session_has_runs(const char *id, int64_t n, struct sbx_error *e)
 				 (long long)n, id);
 }
 
-/* ---- making one ---------------------------------------------------------------------------- */
+/* ---- making one ------------------------------------------------------------------------------ */
 
 bool session_entry_fits(const char *name)
 {
@@ -211,7 +211,7 @@ int session_put(struct orch *o, struct store_session *s, const char *entry, bool
 	return rc;
 }
 
-/* ---- the document -------------------------------------------------------------------------- */
+/* ---- the document ---------------------------------------------------------------------------- */
 
 /* Everything about one creation that must be freed. */
 struct creation {
@@ -379,7 +379,7 @@ int orch_session_extend(struct orch *o, const struct orch_principal *p, const ch
 	return rc;
 }
 
-/* ---- what it shows ------------------------------------------------------------------------- */
+/* ---- what it shows --------------------------------------------------------------------------- */
 
 static void text_member(struct sbx_buf *out, const char *name, const char *value)
 {
@@ -500,7 +500,7 @@ int orch_view_sessions(struct orch *o, const struct orch_principal *p,
 	return orch_view_done(n < 0 ? n : rc, out, e);
 }
 
-/* ---- the workspace ------------------------------------------------------------------------- */
+/* ---- the workspace --------------------------------------------------------------------------- */
 
 int orch_workspace_dir(struct orch *o, const char *id, struct sbx_error *e)
 {

@@ -30,8 +30,7 @@ enum {
 	AGAIN_MS = 1000, /* after a failure of the store, or while a snapshot is taken */
 };
 
-/* ---- one session ------------------------------------------------------------------------------
- */
+/* ---- one session ----------------------------------------------------------------------------- */
 
 /* What a session has many of, runs and their artifacts, each costs a sync of the disk. Whoever asks
  * that it ends does a part of that and leaves the rest to the keeper: others need the thread. */
@@ -298,8 +297,7 @@ int orch_session_ending(struct orch *o, const char *id, enum orch_ending *ret, s
 	return -SBX_E_SESSION_DRAIN_TIMEOUT;
 }
 
-/* ---- what a crash left -------------------------------------------------------------------------
- */
+/* ---- what a crash left ----------------------------------------------------------------------- */
 
 /* Beside a workspace stand only the trees that are being made or taken away, under the lock. */
 static void tidy_beside(struct orch *o, const char *id)
@@ -344,8 +342,7 @@ void session_tidy(struct orch *o)
 	atomic_store(&o->garbage, true);
 }
 
-/* ---- the keeper --------------------------------------------------------------------------------
- */
+/* ---- the keeper ------------------------------------------------------------------------------ */
 
 static int64_t least(int64_t a, int64_t b)
 {

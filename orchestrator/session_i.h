@@ -39,14 +39,14 @@ uid_t session_owner(const struct store_session *s);
 bool session_entry_fits(const char *name);
 int64_t session_expiry(struct orch *o); /* of a session that is made or used now; 0: never */
 
-/* ---- snapshot.c ---- */
+/* ---- snapshot.c ------------------------------------------------------------------------------ */
 
 /* Removes the content that no snapshot holds any more. 1: not now, somebody takes a snapshot. */
 int snapshot_collect(struct orch *o, struct sbx_error *e);
 /* The files of the session's workspace are others now. */
 int session_files_changed(struct orch *o, const struct store_session *s, struct sbx_error *e);
 
-/* ---- session_end.c ---- */
+/* ---- session_end.c --------------------------------------------------------------------------- */
 
 /* Removes what a crash left: directories without a row, and what stands beside a workspace. */
 void session_tidy(struct orch *o);

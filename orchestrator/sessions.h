@@ -57,7 +57,7 @@ int orch_view_sessions(struct orch *o, const struct orch_principal *p,
 		       const struct orch_sessions_query *q, struct sbx_buf *out,
 		       struct sbx_error *e);
 
-/* ---- the workspace ----------------------------------------------------------------------- */
+/* ---- the workspace --------------------------------------------------------------------------- */
 
 /* The directory, O_PATH. The caller has looked at the session. */
 int orch_workspace_dir(struct orch *o, const char *id, struct sbx_error *e);
@@ -66,7 +66,7 @@ int64_t orch_workspace_cap(struct orch *o, const struct store_session *s);
 /* Is a run of the session starting or running? Then others write to the workspace, too. */
 int orch_workspace_busy(struct orch *o, const char *id, bool *ret, struct sbx_error *e);
 
-/* ---- snapshots --------------------------------------------------------------------------- */
+/* ---- snapshots ------------------------------------------------------------------------------- */
 
 /* All of these wait for the disk, and some of them long: a door calls them where that may be.
  * SESSION_ACTIVE_RUNS (details: error, active_runs, session_id) while a run of it has not ended,

@@ -71,7 +71,7 @@ struct orch_settings *orch_settings_free(struct orch_settings *s)
 	return NULL;
 }
 
-/* ---- names that are none ------------------------------------------------------------------ */
+/* ---- names that are none --------------------------------------------------------------------- */
 
 enum { NEAR_MAX = 64 }; /* longest key that is compared */
 
@@ -134,7 +134,7 @@ int orch_setting_unknown(const char *key, const char *where, struct sbx_error *e
 			"%s: unknown setting '%.80s'; --print-config lists all", where, key);
 }
 
-/* ---- loading ------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 int orch_setting_assign(struct orch_settings *s, size_t i, const char *text, const char *where,
 			const char *origin, struct sbx_error *e)

@@ -108,7 +108,7 @@ int orch_value_bool(const struct orch_setting_info *row, const char *text, const
 		      "neither true (1 yes on y) nor false (0 no off n)");
 }
 
-/* ---- text ------------------------------------------------------------------------------ */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 struct list {
 	const struct orch_setting_info *row;

@@ -20,7 +20,7 @@
 #include "base/id.h"
 #include "base/log.h"
 
-/* ---- the workspace, for us alone ----------------------------------------------------------- */
+/* ---- the workspace, for us alone ------------------------------------------------------------- */
 
 /* A session whose workspace nobody else uses. */
 struct held {
@@ -75,7 +75,7 @@ int session_files_changed(struct orch *o, const struct store_session *s, struct 
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), false, e);
 }
 
-/* ---- taking and dropping ------------------------------------------------------------------- */
+/* ---- taking and dropping --------------------------------------------------------------------- */
 
 /* The newest one: most of what it holds is still as it was. */
 static int newest(struct orch *o, const char *session_id, char ret[37], struct sbx_error *e)
@@ -262,7 +262,7 @@ int snapshot_collect(struct orch *o, struct sbx_error *e)
 	return rc;
 }
 
-/* ---- a new tree beside the old ------------------------------------------------------------- */
+/* ---- a new tree beside the old --------------------------------------------------------------- */
 
 /* An empty directory beside the workspace that belongs to the session's user. */
 static int make_sibling(const struct held *h, const char *name, struct sbx_error *e)
@@ -475,8 +475,7 @@ int orch_view_snapshots(struct orch *o, const struct orch_principal *p, const ch
 	return orch_view_done(n < 0 ? n : 0, out, e);
 }
 
-/* ---- what changed -----------------------------------------------------------------------------
- */
+/* ---- what changed ---------------------------------------------------------------------------- */
 
 static bool diff_line(void *ctx, const char *path, enum snap_change what, int64_t size_a,
 		      int64_t size_b)

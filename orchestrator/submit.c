@@ -380,7 +380,7 @@ int orch_submit(struct orch *o, const struct orch_principal *p, const struct orc
 	return rc;
 }
 
-/* ---- check -------------------------------------------------------------------------- */
+/* ---- check ----------------------------------------------------------------------------------- */
 
 static void verdict(const struct orch_effective *eff, const struct ms_run_spec *asked,
 		    struct sbx_buf *out)

@@ -60,8 +60,7 @@ int orch_unpack_parent(int dir, const char *path, mode_t mode, const struct orch
 	return sbx_steal_fd(&at);
 }
 
-/* ---- entries ----------------------------------------------------------------------------------
- */
+/* ---- entries --------------------------------------------------------------------------------- */
 
 static void skip(const struct orch_unpack *u, const char *name, const char *reason)
 {

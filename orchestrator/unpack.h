@@ -87,7 +87,7 @@ const char *orch_archive_complaint(const struct orch_archive *a);
  * NULL, or what is wrong with it. */
 const char *orch_archive_path(const char *name, bool rooted, char ret[SBX_PATH_MAX + 1]);
 
-/* ---- unpack.c ---- */
+/* ---- unpack.c -------------------------------------------------------------------------------- */
 
 /* Where an upload's archive goes. `dir` is an empty directory, in which whole files appear; `spare`
  * another one on the same file system. Of entries with one name the last counts. Links, devices and

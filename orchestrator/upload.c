@@ -37,8 +37,7 @@ struct upload {
 	struct intake *in; /* owns */
 };
 
-/* ---- the staging directory --------------------------------------------------------------------
- */
+/* ---- the staging directory ------------------------------------------------------------------- */
 
 /* True: nobody else has it, and it is still there. */
 static bool take(int fd)
@@ -94,8 +93,7 @@ static int make_stage(struct upload *u, struct sbx_error *e)
 	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot stage an upload");
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* What the workspace has now: runs write to it, and other uploads. */
 static int measure(void *ctx, int64_t *ret, struct sbx_error *e)
@@ -173,8 +171,7 @@ struct upload *upload_free(struct upload *u)
 	return NULL;
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------
- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Readers of the session learn that its files are others, also when only some have come in. */
 static int announce(struct upload *u, bool ok, struct sbx_error *e)

@@ -69,7 +69,7 @@ static const struct probe probes[] = {
 	  .trusted = true, .standard = true, .host_facts = true },
 };
 
-/* ---- programs ------------------------------------------------------------------------------ */
+/* ---- programs -------------------------------------------------------------------------------- */
 
 static bool is_program(int dirfd, const char *name)
 {
@@ -125,7 +125,7 @@ static bool on_path(const char *program)
 	return false;
 }
 
-/* ---- asking --------------------------------------------------------------------------------- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 void rt_preflight_clear(struct rt_preflight *p)
 {
@@ -189,7 +189,7 @@ void rt_preflight(const char *name, const struct rt_host *host, struct rt_prefli
 	add_reason(out, "preflight_missing");
 }
 
-/* ---- as JSON -------------------------------------------------------------------------------- */
+/* ---- as JSON --------------------------------------------------------------------------------- */
 
 static const char *bool_text(bool b)
 {

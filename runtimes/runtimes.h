@@ -22,7 +22,7 @@
 
 struct json_object;
 
-/* ---- what a driver is told ------------------------------------------------------------ */
+/* ---- what a driver is told ------------------------------------------------------------------- */
 
 enum rt_network { RT_NET_DENY_ALL = 1, RT_NET_ALLOWLIST };
 
@@ -74,7 +74,7 @@ struct rt_plan {
 	int workspace_fd; /* directory to bind at /workspace; -1: a tmpfs of limits.workspace_* */
 };
 
-/* ---- what a driver says ----------------------------------------------------------------- */
+/* ---- what a driver says ---------------------------------------------------------------------- */
 
 struct rt_fds {
 	int out, err;  /* read ends, non-blocking */
@@ -160,7 +160,7 @@ struct rt_driver {
 /* NULL: a runtime without a driver in this build (its preflight reasons say why). */
 const struct rt_driver *rt_driver_find(const char *name);
 
-/* ---- what is known about every runtime ---------------------------------------------------- */
+/* ---- what is known about every runtime ------------------------------------------------------- */
 
 enum rt_support { RT_UNSUPPORTED = 1, RT_SUPPORTED, RT_SCAFFOLD, RT_HOST_GATED, RT_NOT_APPLICABLE };
 const char *rt_support_name(enum rt_support s);

@@ -165,7 +165,7 @@ int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_
 	return r;
 }
 
-/* ---- audit ---- */
+/* ---- audit ----------------------------------------------------------------------------------- */
 
 int store_tx_audit(struct store_tx *tx, const struct store_audit *a, struct sbx_error *e)
 {

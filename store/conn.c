@@ -17,7 +17,7 @@
 
 enum { READERS_DEFAULT = 4 };
 
-/* ---- connections ---- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 struct store_conn *store_conn_close(struct store_conn *c)
 {
@@ -84,7 +84,7 @@ void store_reader_put(struct store_reader *r)
 	r->c = NULL;
 }
 
-/* ---- opening ---- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int open_dirs(struct store *s, const char *dir, struct sbx_error *e)
 {
@@ -272,7 +272,7 @@ int store_lock(struct store *s, const char *name)
 	return sbx_steal_fd(&fd);
 }
 
-/* ---- transactions ---- */
+/* ---- transactions ---------------------------------------------------------------------------- */
 
 /* Of this thread's caller, see store.h; borrowed. */
 static _Thread_local const atomic_bool *give_up;

@@ -50,6 +50,11 @@ void store_feed_touch(struct store *s)
 		(void)futimens(s->feed_fd, NULL);
 }
 
+void store_announce(struct store *s)
+{
+	store_feed_touch(s);
+}
+
 int store_feed_watch(struct store *s, struct sbx_error *e)
 {
 	sbx_autoclose int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);

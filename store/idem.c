@@ -18,6 +18,21 @@ int store_tx_meta_get(struct store_tx *tx, const char *key, char **ret, struct s
 	return *ret ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a value");
 }
 
+int store_meta_get(struct store *s, const char *key, char **ret, struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	int r = store_reader_get(s, &rd, e);
+
+	*ret = NULL;
+	if (r == 0)
+		r = store_first(rd.c, SQL_META_GET, STORE_ARGS(store_text(key)), &q, e);
+	if (r <= 0)
+		return r;
+	*ret = store_col_dup(&q, 0);
+	return *ret ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a value");
+}
+
 int store_tx_meta_set(struct store_tx *tx, const char *key, const char *value, struct sbx_error *e)
 {
 	return store_tx_run(tx, SQL_META_SET, STORE_ARGS(store_text(key), store_text(value)), e);

@@ -14,7 +14,7 @@ static int check_limit(int64_t limit, struct sbx_error *e)
 	return 0;
 }
 
-/* ---- runs, newest first ---- */
+/* ---- runs, newest first ---------------------------------------------------------------------- */
 
 /*
  * The statement whose index leads: what names few runs comes first. Filters that are combined
@@ -143,7 +143,7 @@ int store_labels_add(struct store_tx *tx, int64_t row, const char *owner, const 
 	return r < 0 ? r : add_labels(tx, row, owner, o, e);
 }
 
-/* ---- runs by their start ---- */
+/* ---- runs by their start --------------------------------------------------------------------- */
 
 /* As leading(), with the three statements of each index beside each other. */
 static enum sql_id started_leading(const struct store_started *f)
@@ -249,7 +249,7 @@ int store_started_count(struct store *s, const struct store_started *f, int64_t 
 	return count(s, started_leading(f) + STARTED_COUNT_OF, args, STARTED_FILTERS, ret, e);
 }
 
-/* ---- idempotency keys ---- */
+/* ---- idempotency keys ------------------------------------------------------------------------ */
 
 enum { IDEM_FILTERS = 5 };
 
@@ -305,7 +305,7 @@ int store_idem_count(struct store *s, const struct store_idem_filter *f, int64_t
 	return count(s, SQL_IDEM_COUNT, args, IDEM_FILTERS, ret, e);
 }
 
-/* ---- usage ---- */
+/* ---- usage ----------------------------------------------------------------------------------- */
 
 static int usage_of(struct store_conn *c, const char *user, bool skipped,
 		    bool (*each)(void *ctx, const struct store_usage *u), void *ctx,

@@ -47,7 +47,7 @@ enum log_view {
 /* Longest run of bytes in one frame; a longer write becomes several. */
 enum { LOG_FRAME_MAX = 64 << 10 };
 
-/* ---- writing (the runner) ---- */
+/* ---- writing (the runner) -------------------------------------------------------------------- */
 
 struct log_writer;
 /* started_us: the time of the `start` frame, which must become started_us of the row. Nothing is
@@ -70,7 +70,7 @@ int64_t log_writer_bytes(const struct log_writer *w);		/* stored in `log` */
 int64_t log_writer_dropped(const struct log_writer *w);		/* above the cap */
 struct log_writer *log_writer_close(struct log_writer *w);	/* NULL is fine; returns NULL */
 
-/* ---- reading (doors) ---- */
+/* ---- reading (doors) ------------------------------------------------------------------------- */
 
 struct log_reader; /* one thread at a time */
 /* Also looks, as log_reader_refresh does. A run without files is one without output, not an error.

@@ -55,7 +55,7 @@ ssize_t log_pread(int fd, void *buf, size_t len, off_t off)
 	return (ssize_t)got;
 }
 
-/* ---- opening ---- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static struct log_reader *reader_new(struct sbx_error *e)
 {
@@ -222,7 +222,7 @@ static int look_at_files(struct log_reader *r, struct sbx_error *e)
 	return 0;
 }
 
-/* ---- the two frames of the row ---- */
+/* ---- the two frames of the row --------------------------------------------------------------- */
 
 /* Puts rec, of an event, behind what r->last counts. */
 static int make_event(struct log_reader *r, struct log_record *rec, struct sbx_error *e)
@@ -298,7 +298,7 @@ int log_reader_look(struct log_reader *r, const struct log_facts *facts, struct 
 	return rc;
 }
 
-/* ---- the row ---- */
+/* ---- the row --------------------------------------------------------------------------------- */
 
 static void copy(char to[LOG_TEXT], const char *from)
 {

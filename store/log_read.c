@@ -15,7 +15,7 @@ static int damaged(uint64_t seq, struct sbx_error *e)
 			(unsigned long long)seq);
 }
 
-/* ---- records ---- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 /* The record of frame seq (1..frames), checked against the last one. */
 static int get(struct log_reader *r, uint64_t seq, struct log_record *ret, struct sbx_error *e)
@@ -87,7 +87,7 @@ int64_t log_reader_size(const struct log_reader *r, enum log_view view)
 	return (int64_t)total(&r->last, view);
 }
 
-/* ---- bytes ---- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static int read_bytes(struct log_reader *r, void *buf, size_t len, uint64_t at, struct sbx_error *e)
 {
@@ -144,7 +144,7 @@ static ssize_t read_all(struct log_reader *r, enum log_view view, uint64_t off, 
 	return rc < 0 ? rc : (ssize_t)len;
 }
 
-/* ---- frames as JSON ---- */
+/* ---- frames as JSON -------------------------------------------------------------------------- */
 
 static int render(struct log_reader *r, const struct log_record *rec, struct sbx_buf *out,
 		  struct sbx_error *e)

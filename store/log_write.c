@@ -186,7 +186,7 @@ static int put_truncated(struct log_writer *w, const char *reason, struct sbx_er
 	return r < 0 || w->broken ? r : put_record(w, &rec, 0, e);
 }
 
-/* ---- one frame ---- */
+/* ---- one frame ------------------------------------------------------------------------------- */
 
 /* Is k followed by data valid UTF-8? k holds the beginning of one character, or nothing. */
 static bool valid_joined(const struct kept *k, const char *data, size_t len)
@@ -307,7 +307,7 @@ static int emit(struct log_writer *w, enum log_type stream, struct kept *k, cons
 	return put_truncated(w, "log_cap", e);
 }
 
-/* ---- streams ---- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 static struct kept *kept_of(struct log_writer *w, enum log_type stream)
 {

@@ -34,7 +34,7 @@ int store_run_get_row(struct store *s, int64_t row, struct store_run *ret, struc
 	return get_one(s, SQL_RUN_GET_ROW, store_int(row), ret, e);
 }
 
-/* ---- keys ---- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 enum { KEY_OWNER = 9 }; /* the column behind those of RUN_KEY */
 

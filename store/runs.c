@@ -27,7 +27,7 @@ enum store_phase store_phase_find(const char *name)
 	return (enum store_phase)0;
 }
 
-/* ---- a row and its struct: one table for both ways ---- */
+/* ---- a row and its struct: one table for both ways ------------------------------------------- */
 
 enum column_type { COL_TEXT = 1, COL_INT64, COL_INT, COL_BOOL, COL_PHASE, COL_CANCEL };
 
@@ -123,7 +123,7 @@ int store_run_load(struct store_query *q, struct store_run *ret, struct sbx_erro
 	return 0;
 }
 
-/* ---- insert ---- */
+/* ---- insert ---------------------------------------------------------------------------------- */
 
 static const char *insert_problem(const struct store_run *r)
 {
@@ -199,7 +199,7 @@ int store_tx_run_get(struct store_tx *tx, const char *id, struct store_run *ret,
 	return store_run_load(&q, ret, e);
 }
 
-/* ---- the compare-and-set ---- */
+/* ---- the compare-and-set --------------------------------------------------------------------- */
 
 /* What the row is before the transition. */
 struct before {

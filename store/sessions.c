@@ -10,7 +10,7 @@
 #include "base/id.h"
 #include "store/store_i.h"
 
-/* ---- a session's row ---------------------------------------------------------------------- */
+/* ---- a session's row ------------------------------------------------------------------------- */
 
 #define X(member, column) offsetof(struct store_session, member),
 static const size_t texts[] = { STORE_SESSION_TEXTS(X) };
@@ -252,7 +252,7 @@ int store_session_uncancelled(struct store *s, const char *id, char **ret_ids, s
 	return r < 0 ? r : (int)n;
 }
 
-/* ---- snapshots ------------------------------------------------------------------------------ */
+/* ---- snapshots ------------------------------------------------------------------------------- */
 
 void store_snapshot_clear(struct store_snapshot *s)
 {

@@ -76,7 +76,7 @@ int store_session_ending(struct store *s, struct store_session *ret, size_t max,
 int store_session_expiring(struct store *s, struct store_session *ret, size_t max,
 			   struct sbx_error *e);
 
-/* ---- snapshots ------------------------------------------------------------------------ */
+/* ---- snapshots ------------------------------------------------------------------------------- */
 
 struct store_snapshot {
 	int64_t row;
@@ -110,7 +110,7 @@ int store_tx_snapshot_totals(struct store_tx *tx, const char *session_id, int64_
 /* Is there a row with this id, in whatever session? */
 int store_snapshot_known(struct store *s, const char *id, bool *ret, struct sbx_error *e);
 
-/* ---- files of a session ------------------------------------------------------------------ */
+/* ---- files of a session ---------------------------------------------------------------------- */
 
 /* <dir>/sessions/<id>/, made 0700 with an empty workspace/ when create is set. A directory
  * descriptor, or SESSION_NOT_FOUND. */

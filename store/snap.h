@@ -68,7 +68,7 @@ void snap_drop(struct store *s, const char *id); /* the manifest; objects go wit
 int snap_collect(struct store *s, bool (*known)(void *ctx, const char *id), void *ctx,
 		 int64_t *ret_bytes, struct sbx_error *e);
 
-/* ---- looking into one -------------------------------------------------------------------- */
+/* ---- looking into one ------------------------------------------------------------------------ */
 
 struct snap;
 struct snap_entry {

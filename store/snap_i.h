@@ -89,7 +89,7 @@ static inline const char *snap_target(const struct snap *n, uint32_t i)
 	return n->strings.data + n->records[i].first;
 }
 
-/* ---- snap_manifest.c ---- */
+/* ---- snap_manifest.c ------------------------------------------------------------------------- */
 
 struct snap *snap_new(void); /* NULL without memory */
 /* Room for n more records behind the last: their number is not counted yet. */
@@ -107,12 +107,12 @@ const char *snap_where(const struct snap *n, uint32_t i, char *buf, size_t size)
 /* As bytewise order of names. */
 int snap_compare(const char *a, size_t a_len, const char *b, size_t b_len);
 
-/* ---- snap_check.c ---- */
+/* ---- snap_check.c ---------------------------------------------------------------------------- */
 
 /* Every number of the manifest, whatever its bytes are. NULL, or what is wrong. */
 const char *snap_check(const struct snap *n);
 
-/* ---- snap_xattr.c ---- */
+/* ---- snap_xattr.c ---------------------------------------------------------------------------- */
 
 /* The attributes user.* of an open file, behind those that n has. */
 int snap_xattrs_read(struct snap *n, int fd, uint32_t *ret, uint32_t *ret_len, struct sbx_error *e);
@@ -128,7 +128,7 @@ struct snap_xattr {
 bool snap_xattrs_next(const struct snap *n, const struct snap_record *rec, uint32_t *at,
 		      struct snap_xattr *ret);
 
-/* ---- snap_table.c ---- */
+/* ---- snap_table.c ---------------------------------------------------------------------------- */
 
 /* Numbers by 32 bytes. Whoever chooses the keys does not know the order of the slots. */
 struct snap_slot {
@@ -146,7 +146,7 @@ int snap_table_add(struct snap_table *t, const uint8_t key[SNAP_HASH_LEN], uint3
 		   uint32_t *ret);
 bool snap_table_has(const struct snap_table *t, const uint8_t key[SNAP_HASH_LEN]);
 
-/* ---- snap_path.c ---- */
+/* ---- snap_path.c ----------------------------------------------------------------------------- */
 
 /*
  * The open directories from the root of a tree down to where a walk is. Deep ones are closed on the
@@ -168,7 +168,7 @@ int snap_path_top(const struct snap_path *p);	 /* borrowed */
 /* A directory of a tree, from its root by names: a descriptor (O_PATH) or -errno. */
 int snap_open_record(const struct snap *n, uint32_t dir, int root);
 
-/* ---- snap_walk.c ---- */
+/* ---- snap_walk.c ----------------------------------------------------------------------------- */
 
 struct snap_walk;
 /* What a walk does with what it finds. NULL: nothing. All: 0 or an error. */
@@ -208,7 +208,7 @@ int snap_walk_open(int dirfd, const char *name);
 /* Counts bytes: WORKSPACE_CAP when they are too many. */
 int snap_walk_count(struct snap_walk *w, int64_t bytes, struct sbx_error *e);
 
-/* ---- snap_objects.c ---- */
+/* ---- snap_objects.c -------------------------------------------------------------------------- */
 
 /* The objects of one snapshot in the making. Until they are named nobody else sees them. */
 struct snap_objects {
@@ -244,12 +244,12 @@ int snap_dir(struct store *s, enum snap_dirs which, bool create);
 int snap_lock(struct store *s, int how); /* flock on <dir>/objects.lock: a descriptor or -errno */
 int snap_storage(struct sbx_error *e, int err, const char *what); /* "cannot <what>" */
 
-/* ---- snap_take.c ---- */
+/* ---- snap_take.c ----------------------------------------------------------------------------- */
 
 /* What a record says of a file that is open, but its content and attributes. */
 void snap_describe(struct snap_record *rec, const struct stat *st);
 
-/* ---- snap_dest.c ---- */
+/* ---- snap_dest.c ----------------------------------------------------------------------------- */
 
 /* A tree in the making. Names and attributes come from *n, which may be growing. */
 struct snap_dest {

@@ -92,7 +92,7 @@ int snap_make(struct store *s, const char *id, int tree, uid_t uid, gid_t gid, s
 	return r;
 }
 
-/* ---- copy -------------------------------------------------------------------------------- */
+/* ---- copy ------------------------------------------------------------------------------------ */
 
 static int copy_file(struct snap_walk *w, int dirfd, const char *name, struct snap_record *rec,
 		     bool *ret_gone, struct sbx_error *e)

@@ -118,7 +118,7 @@ const char *snap_where(const struct snap *n, uint32_t i, char *buf, size_t size)
 	return buf[at] ? buf + at : ".";
 }
 
-/* ---- writing ----------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 struct part {
 	const void *data;
@@ -166,7 +166,7 @@ int snap_write(struct snap *n, int fd, char digest[72], struct sbx_error *e)
 	return 0;
 }
 
-/* ---- reading ----------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static const char *take_apart(struct snap *n, char *data, size_t len, bool trusting)
 {

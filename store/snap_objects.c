@@ -113,7 +113,7 @@ void snap_objects_fini(struct snap_objects *o)
 	*o = (struct snap_objects){ .dir = -1 };
 }
 
-/* ---- reading and writing one ------------------------------------------------------------- */
+/* ---- reading and writing one ----------------------------------------------------------------- */
 
 /* A file on its way into an object. out is -1 when only its hash is wanted. */
 struct intake {
@@ -220,7 +220,7 @@ static int finish(struct snap_objects *o, uint8_t hash[SNAP_HASH_LEN])
 	return EVP_DigestFinal_ex(o->digest, hash, NULL) == 1 ? 0 : -ENOMEM;
 }
 
-/* ---- keeping one ------------------------------------------------------------------------- */
+/* ---- keeping one ----------------------------------------------------------------------------- */
 
 /* 1: this hash is to be written. */
 static int is_wanted(struct snap_objects *o, const uint8_t hash[SNAP_HASH_LEN], int64_t size)
@@ -353,7 +353,7 @@ int snap_objects_put(struct snap_objects *o, int fd, int64_t max, uint8_t hash[S
 	return r < 0 ? snap_storage(e, -r, "keep its content") : 0;
 }
 
-/* ---- to the disk, and to their names ----------------------------------------------------- */
+/* ---- to the disk, and to their names --------------------------------------------------------- */
 
 int snap_objects_sync(struct snap_objects *o, int manifest, struct sbx_error *e)
 {

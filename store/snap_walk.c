@@ -76,7 +76,7 @@ static int failed_at(struct snap_walk *w, uint32_t dir, const char *name, const 
 			      name);
 }
 
-/* ---- one entry --------------------------------------------------------------------------- */
+/* ---- one entry ------------------------------------------------------------------------------- */
 
 static int look(int dirfd, const char *name, int flags, struct snap_record *rec,
 		uint64_t *ret_nlink, bool *ret_mount)
@@ -246,7 +246,7 @@ static int visit_item(struct snap_walk *w, int dirfd, uint32_t dir, const struct
 	return r;
 }
 
-/* ---- one directory ----------------------------------------------------------------------- */
+/* ---- one directory --------------------------------------------------------------------------- */
 
 static int add_item(struct snap_walk *w, size_t count, const char *name, uint8_t type)
 {

@@ -25,7 +25,7 @@
 struct store;
 struct store_tx;
 
-/* ---- opening ------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 struct store_options {
 	int readers;   /* read connections at most; 0 means 4. A runner passes 1 */
@@ -51,7 +51,7 @@ int store_integrity(struct store *s, struct sbx_error *e);
  * errno (-EWOULDBLOCK: somebody has it). For work that only one door should do, as the janitor. */
 int store_lock(struct store *s, const char *name);
 
-/* ---- transactions ---------------------------------------------------------------- */
+/* ---- transactions ---------------------------------------------------------------------------- */
 
 /* BEGIN IMMEDIATE. *ret must be ended by store_commit or store_rollback. */
 int store_begin(struct store *s, struct store_tx **ret, struct sbx_error *e);
@@ -86,7 +86,7 @@ static inline void store_rollbackp(struct store_tx **tx)
 }
 #define store_autotx SBX_AUTO(store_rollbackp) /* set the variable to NULL after a commit */
 
-/* ---- runs ------------------------------------------------------------------------ */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 enum store_phase {
 	STORE_QUEUED = 1,
@@ -301,12 +301,16 @@ int store_started_count(struct store *s, const struct store_started *f, int64_t 
 			struct sbx_error *e);
 /* Claimed, live runs of a claim owner prefix are found by the reaper through leases only. */
 
-/* ---- small key-value state (round-robin position and the like) ---------------------- */
+/* ---- small key-value state (round-robin position and the like) ------------------------------- */
 
 int store_tx_meta_get(struct store_tx *tx, const char *key, char **ret, struct sbx_error *e);
 int store_tx_meta_set(struct store_tx *tx, const char *key, const char *value, struct sbx_error *e);
+/* *ret is malloc'd; NULL where there is no such key. */
+int store_meta_get(struct store *s, const char *key, char **ret, struct sbx_error *e);
+/* Rings the feed after a commit without changes, for those who read such state. */
+void store_announce(struct store *s);
 
-/* ---- idempotency ------------------------------------------------------------------ */
+/* ---- idempotency ----------------------------------------------------------------------------- */
 
 struct store_idem {
 	char *fingerprint;
@@ -343,7 +347,7 @@ int store_idem_list(struct store *s, const struct store_idem_filter *f,
 int store_idem_count(struct store *s, const struct store_idem_filter *f, int64_t *ret,
 		     struct sbx_error *e);
 
-/* ---- artifacts, usage, audit --------------------------------------------------------- */
+/* ---- artifacts, usage, audit ----------------------------------------------------------------- */
 
 struct store_artifact {
 	const char *path; /* relative, '/' separated, bytes as the sandbox named it */
@@ -379,7 +383,7 @@ struct store_audit {
 int store_tx_audit(struct store_tx *tx, const struct store_audit *a, struct sbx_error *e);
 int store_tx_audit_prune(struct store_tx *tx, int64_t before_us, int64_t max, struct sbx_error *e);
 
-/* ---- what is counted for ever: tallies.c ------------------------------------------------ */
+/* ---- what is counted for ever: tallies.c ----------------------------------------------------- */
 
 enum { STORE_BUCKETS = 12 };
 extern const int64_t store_bucket_us[STORE_BUCKETS]; /* upper bounds */
@@ -404,7 +408,7 @@ int store_tx_counter_add(struct store_tx *tx, const char *name, int64_t n, struc
 int store_counters(struct store *s, bool (*each)(void *ctx, const char *name, int64_t n), void *ctx,
 		   struct sbx_error *e);
 
-/* ---- the feed ------------------------------------------------------------------------- */
+/* ---- the feed -------------------------------------------------------------------------------- */
 
 struct store_change {
 	int64_t seq;
@@ -435,7 +439,7 @@ int store_tx_changes_prune(struct store_tx *tx, int64_t keep, struct sbx_error *
 int store_feed_watch(struct store *s, struct sbx_error *e);
 void store_feed_drain(int fd);
 
-/* ---- files of a run --------------------------------------------------------------------- */
+/* ---- files of a run -------------------------------------------------------------------------- */
 
 /* <dir>/runs/<id>, made 0700 when create is set. A directory descriptor, or an error
  * (RUN_NOT_FOUND when it does not exist). */
@@ -445,7 +449,7 @@ int store_run_dir_remove(struct store *s, const char *id, struct sbx_error *e);
 int store_run_dirs(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
 		   struct sbx_error *e);
 
-/* ---- files of a runner ------------------------------------------------------------------ */
+/* ---- files of a runner ----------------------------------------------------------------------- */
 
 /* Makes the two files of a runner, named after the owner of its claims. The bell becomes readable
  * when somebody rings; it is drained by reading. Descriptors are the caller's. */

@@ -73,7 +73,7 @@ struct store {
 	struct store_checkpointer checkpointer;
 };
 
-/* ---- statements.c ---- */
+/* ---- statements.c ---------------------------------------------------------------------------- */
 
 struct sql_text {
 	const char *name, *plan, *text;
@@ -116,7 +116,7 @@ int store_tx_run(struct store_tx *tx, enum sql_id id, const struct sql_value *ar
 int store_tx_number(struct store_tx *tx, enum sql_id id, const struct sql_value *args, size_t n,
 		    int64_t *ret, struct sbx_error *e);
 
-/* ---- conn.c ---- */
+/* ---- conn.c ---------------------------------------------------------------------------------- */
 
 int store_conn_open(const struct sql_driver *sql, const char *path, enum sql_mode mode,
 		    struct store_conn **ret, struct sbx_error *e);
@@ -135,14 +135,14 @@ int store_reader_get(struct store *s, struct store_reader *ret, struct sbx_error
 void store_reader_put(struct store_reader *r);
 #define store_autoreader __attribute__((cleanup(store_reader_put))) struct store_reader
 
-/* ---- schema.c ---- */
+/* ---- schema.c -------------------------------------------------------------------------------- */
 
 int64_t store_schema_newest(void);
 /* Brings the database of c to this schema, which is store_schema_newest() but in tests; may_make:
  * also one that has none yet. */
 int store_migrate(struct store_conn *c, bool may_make, int64_t newest, struct sbx_error *e);
 
-/* ---- wal.c ---- */
+/* ---- wal.c ----------------------------------------------------------------------------------- */
 
 void store_wal_reserve(struct store *s);
 int store_wal_init(struct store *s, struct sbx_error *e);
@@ -151,7 +151,7 @@ uint64_t store_wal_committed(struct store *s); /* numbers a commit; within the t
 int store_wal_sync(struct store *s, uint64_t mark, struct sbx_error *e);
 void store_wal_backlog(struct store *s, int64_t pages); /* outside a transaction */
 
-/* ---- feed.c ---- */
+/* ---- feed.c ---------------------------------------------------------------------------------- */
 
 int store_feed_open(struct store *s, struct sbx_error *e);
 void store_feed_touch(struct store *s);
@@ -159,14 +159,14 @@ void store_feed_touch(struct store *s);
 int store_tx_run_changed(struct store_tx *tx, int64_t row, const char *id, const char *what,
 			 enum store_phase phase, const char *owner, struct sbx_error *e);
 
-/* ---- runs.c ---- */
+/* ---- runs.c ---------------------------------------------------------------------------------- */
 
 /* Fills *ret from a row of RUN_ROW; NO_MEMORY. */
 int store_run_load(struct store_query *q, struct store_run *ret, struct sbx_error *e);
 int store_usage_add(struct store_tx *tx, const char *owner, int64_t runs, int64_t log_bytes,
 		    int64_t artifact_bytes, struct sbx_error *e);
 
-/* ---- lists.c, tallies.c ---- */
+/* ---- lists.c, tallies.c ---------------------------------------------------------------------- */
 
 /* The labels (JSON object of strings) of a new run, for lists by label. */
 int store_labels_add(struct store_tx *tx, int64_t row, const char *owner, const char *labels,

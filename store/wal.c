@@ -151,7 +151,7 @@ bool store_healthy(struct store *s)
 	return ok;
 }
 
-/* ---- checkpoints ---- */
+/* ---- checkpoints ----------------------------------------------------------------------------- */
 
 static void *checkpoint_thread(void *ctx)
 {

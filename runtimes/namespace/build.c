@@ -91,7 +91,7 @@ static int make_ends(struct ends *d, struct sbx_error *e)
 	return 0;
 }
 
-/* ---- identity ------------------------------------------------------------------------------ */
+/* ---- identity -------------------------------------------------------------------------------- */
 
 bool ns_is_root(void)
 {
@@ -155,7 +155,7 @@ static int own_pipes(const struct ns_sandbox *sb, const struct ends *d, struct s
 	return 0;
 }
 
-/* ---- cloning ------------------------------------------------------------------------------- */
+/* ---- cloning --------------------------------------------------------------------------------- */
 
 /*
  * What a sandbox holds of inotify instances, message queue bytes and the like the kernel counts
@@ -326,7 +326,7 @@ static int admit(struct ns_sandbox *sb, const struct ends *d, bool in_v2, enum n
 	return 0;
 }
 
-/* ---- sources ------------------------------------------------------------------------------- */
+/* ---- sources --------------------------------------------------------------------------------- */
 
 /* What is ready to be used; nothing for an ordinary user, whose init makes it all itself. */
 static int find_parts(struct ns_sandbox *sb, const char *image, int *template, enum ns_stage *stage,

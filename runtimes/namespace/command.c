@@ -75,7 +75,7 @@ static int set_limit(int resource, rlim_t soft, rlim_t hard)
 	return setrlimit((__rlimit_resource_t)resource, &new);
 }
 
-/* ---- giving up ----------------------------------------------------------------------------- */
+/* ---- giving up ------------------------------------------------------------------------------- */
 
 static int drop_capabilities(struct ns_reply *r)
 {
@@ -125,7 +125,7 @@ static int give_up(const struct ns_config *c, struct ns_reply *r)
 	return 0;
 }
 
-/* ---- executing ----------------------------------------------------------------------------- */
+/* ---- executing ------------------------------------------------------------------------------- */
 
 struct request {
 	struct ns_exec head;

@@ -21,7 +21,7 @@ static struct ns_sandbox *of(struct rt_sandbox *sb)
 	return (struct ns_sandbox *)sb;
 }
 
-/* ---- making -------------------------------------------------------------------------------- */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 static struct cg *groups; /* owned; open until the process ends */
 static pid_t groups_of;
@@ -106,7 +106,7 @@ static void destroy(struct rt_sandbox *s)
 		free_sandbox(of(s));
 }
 
-/* ---- running ------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static int duplicate(int fd, struct sbx_error *e)
 {
@@ -194,7 +194,7 @@ static void usage(struct rt_sandbox *s, uint64_t *cpu_us, uint64_t *peak_bytes)
 	*peak_bytes = u.peak_bytes;
 }
 
-/* ---- ending -------------------------------------------------------------------------------- */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 static uint64_t micros(struct timeval t)
 {

@@ -31,7 +31,7 @@ enum {
 	FILTER_MAX = BPF_MAXINSNS * (int)sizeof(struct sock_filter),
 };
 
-/* ---- libseccomp's part ---------------------------------------------------------------------- */
+/* ---- libseccomp's part ----------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;

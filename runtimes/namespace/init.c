@@ -39,7 +39,7 @@ static void answer(int sock, struct ns_reply *r, int fd)
 		_exit(1);
 }
 
-/* ---- becoming ------------------------------------------------------------------------------ */
+/* ---- becoming -------------------------------------------------------------------------------- */
 
 static int take_ids(const struct ns_config *c, struct ns_reply *r)
 {
@@ -108,7 +108,7 @@ static int become(struct init *in, struct ns_reply *r)
 	return start_command(in, r);
 }
 
-/* ---- being --------------------------------------------------------------------------------- */
+/* ---- being ----------------------------------------------------------------------------------- */
 
 /* Nothing outlives the command. Init itself goes later, when the runner says so by closing the
  * socket or kills it: the end of a process with so many namespaces takes 0.3 ms of the processor

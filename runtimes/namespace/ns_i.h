@@ -44,8 +44,7 @@ enum ns_stage {
 	NS_STAGE__COUNT,
 };
 
-/* ---- messages (wire.c, all processes) ---------------------------------------------------------
- */
+/* ---- messages (wire.c, all processes) -------------------------------------------------------- */
 
 enum ns_op { NS_OP_GO = 1, NS_OP_PREPARE, NS_OP_SIGNAL };
 
@@ -99,7 +98,7 @@ int ns_fail(struct ns_reply *r, enum ns_stage stage, int err, const char *fmt, .
 /* Closes every descriptor from 3 up except these; keep[] is sorted by the call, -1 is ignored. */
 void ns_close_others(int *keep, size_t n);
 
-/* ---- what runner prepares for init (copied by the clone) ------------------------------------ */
+/* ---- what runner prepares for init (copied by the clone) ------------------------------------- */
 
 struct ns_config {
 	const struct rt_host *host;
@@ -170,8 +169,7 @@ int ns_write_new(const char *path, const char *text, struct ns_reply *r);
 /* Starts it; its process number, or -1 with errno set. */
 pid_t ns_command_start(const struct ns_config *c, int ruleset);
 
-/* ---- landlock.c --------------------------------------------------------------------------------
- */
+/* ---- landlock.c ------------------------------------------------------------------------------ */
 
 int ns_landlock_abi(void); /* 0: not there */
 /* A ruleset for the finished root, opened by the names in it; -1 with r filled. */
@@ -180,14 +178,12 @@ int ns_landlock_new(struct ns_reply *r);
 int ns_landlock_allow(int ruleset, int dirfd, struct ns_reply *r);
 int ns_landlock_enter(int ruleset);
 
-/* ---- filter.c: runner ---------------------------------------------------------------------------
- */
+/* ---- filter.c: runner ------------------------------------------------------------------------ */
 
 /* The system call filter, built once per process. */
 int ns_filter_get(const struct sock_filter **ret, size_t *ret_len, struct sbx_error *e);
 
-/* ---- build.c, idmap.c, prepare.c, driver.c: runner
- * -------------------------------------------------------- */
+/* ---- build.c, idmap.c, prepare.c, driver.c: runner ------------------------------------------- */
 
 struct ns_sandbox {
 	struct rt_sandbox_base base; /* first */

@@ -135,7 +135,7 @@ int ns_image_host(struct ns_reply *r)
 	return 0;
 }
 
-/* ---- directories ---------------------------------------------------------------------------- */
+/* ---- directories ----------------------------------------------------------------------------- */
 
 /* These are the sandbox's, whatever an image has under their names. */
 static bool is_ours(const char *name)

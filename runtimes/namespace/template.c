@@ -37,7 +37,7 @@ struct template
 	struct stat seen[SBX_COUNT(watched)];
 };
 
-/* ---- is it still right? -------------------------------------------------------------------- */
+/* ---- is it still right? ---------------------------------------------------------------------- */
 
 static void look(const char *image, struct stat seen[SBX_COUNT(watched)])
 {

@@ -53,8 +53,7 @@ static void job_clear(struct job *j)
 	sbx_closep(&j->fds.workspace);
 }
 
-/* ---- output
- * -------------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static void log_failed(struct job *j, const struct sbx_error *e)
 {
@@ -121,8 +120,7 @@ static void stream_event(struct job *j, int *fd, enum log_type stream, uint32_t 
 		sbx_closep(fd); /* epoll forgets it */
 }
 
-/* ---- the loop
- * -------------------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 enum source { SRC_OUT = 1, SRC_ERR, SRC_IN, SRC_EXIT, SRC_TIMER, SRC_BELL };
 
@@ -230,8 +228,7 @@ static void loop(struct job *j)
 	unwatch_fd(j, j->fds.exit);
 }
 
-/* ---- begin and end
- * ------------------------------------------------------------------------------------------ */
+/* ---- begin and end --------------------------------------------------------------------------- */
 
 static int read_row(struct job *j, const char *id, char **ret_spec, struct sbx_error *e)
 {

@@ -32,7 +32,7 @@ struct runner {
 	struct rt_sandbox *sandbox; /* owned; prepared ahead, or NULL */
 };
 
-/* ---- plan.c: spec -> plan ---- */
+/* ---- plan.c: spec -> plan -------------------------------------------------------------------- */
 
 /* Owns what a rt_plan borrows. */
 struct plan_store {
@@ -49,7 +49,7 @@ void plan_clear(struct plan_store *p);
 int plan_make(const struct runner *r, const struct store_run *run, const struct ms_run_spec *spec,
 	      struct plan_store *ret, struct sbx_error *e);
 
-/* ---- collect.c: artifacts ---- */
+/* ---- collect.c: artifacts -------------------------------------------------------------------- */
 
 struct collected {
 	struct store_artifact *list; /* owned, with the paths */
@@ -70,7 +70,7 @@ int collect_artifacts(const struct runner *r, const struct store_run *run,
  * quotes. */
 bool glob_match(const char *pattern, const char *path);
 
-/* ---- stdin.c: input of the command ---- */
+/* ---- stdin.c: input of the command ----------------------------------------------------------- */
 
 struct feeder {
 	int fd;		      /* write end, -1 once closed; owned */
@@ -90,7 +90,7 @@ void feeder_close(struct feeder *f);
 int64_t feeder_pump(struct feeder *f, struct store *s, const char *run_id, bool *ret_want_out,
 		    bool *ret_idle);
 
-/* ---- outcome.c: what the end is called ---- */
+/* ---- outcome.c: what the end is called ------------------------------------------------------- */
 
 struct ending {
 	struct rt_exit exit;
@@ -105,7 +105,7 @@ void outcome_make(const struct ms_run_spec *spec, const struct rt_plan *plan,
 		  const struct collected *arts, struct sbx_buf *usage, char message[256],
 		  struct orch_outcome *out);
 
-/* ---- job.c: one run from claim to end ---- */
+/* ---- job.c: one run from claim to end -------------------------------------------------------- */
 
 /* Runs it. The sandbox that was warm is used up. Returns after the end is recorded, or when the
  * claim was lost. False: the run could not be read, or its end not be written, which is for

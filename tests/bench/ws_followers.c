@@ -64,8 +64,7 @@ static double first_time(const char *data, size_t len)
 	return rest ? (double)timegm(&tm) + strtod(rest, NULL) : 0;
 }
 
-/* ---- one socket --------------------------------------------------------------------------------
- */
+/* ---- one socket ------------------------------------------------------------------------------ */
 
 static void take(struct follower *f, const char *data, size_t len)
 {
@@ -130,8 +129,7 @@ static void say_go(int fd)
 		die("write");
 }
 
-/* ---- all of them -------------------------------------------------------------------------------
- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 static void read_all(struct follower *all, size_t n)
 {

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -408,6 +409,41 @@ class Ends(unittest.TestCase):
             self.assertEqual(p.mount.status(run)["phase"], "running")
             p.mount.cancel(run)
             p.mount.wait(run)
+
+
+class WithoutRights(unittest.TestCase):
+    """An HTTP door that executes nothing, and that may not even try what the other one may (as under
+    sandbox-apid.service): what counts is what the executing door has found."""
+
+    NOTHING = {"namespace": {"available": False, "reasons": ["user_namespaces_unavailable"], "deny_all_ready": False,
+                             "trust_levels": []}}
+    SAID = "runtimes are as the door that executes has found them"
+
+    def door(self, state):
+        return api.Apid(state=state, args=["--workers", "0"], preflight=self.NOTHING)
+
+    def accepts(self, a):
+        run = a.run({**BASE, "command": ["echo", "hi"], "trust_level": "untrusted"})
+        self.assertEqual(run.wait()["phase"], "completed")
+        self.assertTrue(a.runtime("namespace")["available"])
+
+    def test_it_comes_second(self):
+        with sbx.Mount() as m, self.door(m.state) as a:
+            self.accepts(a)
+
+    def test_it_comes_first(self):
+        with tempfile.TemporaryDirectory(prefix="sbx-test-") as where:
+            state = os.path.join(where, "state")
+            with self.door(state) as a:
+                refused = a.try_run({**BASE, "command": ["echo", "hi"]})
+                self.assertEqual((refused.status, refused.code), (503, "runtime_unavailable"))
+                with sbx.Mount(state=state):
+                    a.wait_line(self.SAID)
+                    self.accepts(a)
+
+    def test_alone_it_says_what_it_can(self):
+        with tempfile.TemporaryDirectory(prefix="sbx-test-") as where, self.door(os.path.join(where, "state")) as a:
+            self.assertEqual(a.runtime("namespace")["reasons"], self.NOTHING["namespace"]["reasons"])
 
 
 if __name__ == "__main__":

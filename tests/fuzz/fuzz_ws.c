@@ -28,8 +28,7 @@ static void must(bool ok, const char *what)
 	abort();
 }
 
-/* ---- in place of the socket and of the orchestrator -------------------------------------------
- */
+/* ---- in place of the socket and of the orchestrator ------------------------------------------ */
 
 void ws_socket_close(struct ws_socket *s, int code, const char *text)
 {
@@ -88,8 +87,7 @@ int orch_run_ctl(struct orch *o, const struct orch_principal *p, const char *id,
 	return 0;
 }
 
-/* ---- one connection ----------------------------------------------------------------------------
- */
+/* ---- one connection -------------------------------------------------------------------------- */
 
 /* Pongs and at most one close frame, which is the last. */
 static void check_answers(const struct sbx_buf *b)

@@ -147,8 +147,7 @@ static void dev_stdout__can_be_opened_again(void **state)
 	assert_string_equal(l.err, "b\n");
 }
 
-/* ---- how it begins -----------------------------------------------------------------------------
- */
+/* ---- how it begins --------------------------------------------------------------------------- */
 
 static void signals__start_at_their_defaults(void **state)
 {
@@ -273,8 +272,7 @@ static void files__have_their_modes_and_can_be_changed(void **state)
 	assert_string_equal(l.out, "one\ntwo\n644 1000\n400 1000\n755 1000\n");
 }
 
-/* ---- what is inside
- * ------------------------------------------------------------------------------ */
+/* ---- what is inside -------------------------------------------------------------------------- */
 
 static void loopback_and_shm__work_and_are_private(void **state)
 {

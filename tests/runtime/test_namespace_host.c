@@ -242,8 +242,7 @@ static void session__a_map_does_not_outlive_its_maker(void **state)
 	close(pair[0]);
 }
 
-/* ---- what is left ------------------------------------------------------------------------------
- */
+/* ---- what is left ---------------------------------------------------------------------------- */
 
 /* The driver's mounts have no source; others' may come and go meanwhile. */
 static int count_mounts(void)
@@ -386,8 +385,7 @@ static void init__killed_from_outside_is_lost(void **state)
 	job_free(&l);
 }
 
-/* ---- as an ordinary user ------------------------------------------------------------------------
- */
+/* ---- as an ordinary user --------------------------------------------------------------------- */
 
 struct user_case {
 	const char *script, *out;

@@ -127,8 +127,7 @@ static inline void tar_end(struct sbx_buf *b)
 	sbx_buf_add(b, zeros, sizeof(zeros));
 }
 
-/* ---- compression, zip -------------------------------------------------------------------------
- */
+/* ---- compression, zip ------------------------------------------------------------------------ */
 
 static inline la_ssize_t to_buf(struct archive *a, void *ctx, const void *data, size_t n)
 {
@@ -199,8 +198,7 @@ static inline int as_file(const void *data, size_t len)
 	return fd;
 }
 
-/* ---- what came of it --------------------------------------------------------------------------
- */
+/* ---- what came of it ------------------------------------------------------------------------- */
 
 static inline void file_is(int dir, const char *path, const char *text)
 {

@@ -63,8 +63,7 @@ static inline int clean_environment(void **state)
 	return 0;
 }
 
-/* ---- one application ----------------------------------------------------------------------------
- */
+/* ---- one application ------------------------------------------------------------------------- */
 
 struct trial {
 	struct orch_settings *s;

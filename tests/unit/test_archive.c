@@ -94,8 +94,7 @@ static void unpacks(struct place *p, const struct sbx_buf *b, enum orch_archive_
 	assert_int_equal(p->u.files, files);
 }
 
-/* ---- what is good -----------------------------------------------------------------------------
- */
+/* ---- what is good ---------------------------------------------------------------------------- */
 
 static void archive__every_compression(void **state)
 {
@@ -266,8 +265,7 @@ static void archive__the_last_of_a_name_counts(void **state)
 	file_is(p->u.dir, "d/x", "x");
 }
 
-/* ---- what is hostile --------------------------------------------------------------------------
- */
+/* ---- what is hostile ------------------------------------------------------------------------- */
 
 static void archive__ways_out(void **state)
 {

@@ -109,8 +109,7 @@ static int remove_dir(void **state)
 	return sbx_remove_tree(AT_FDCWD, door.base);
 }
 
-/* ---- asking -------------------------------------------------------------------------------------
- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static struct orch_principal let_in(const struct credentials *c)
 {
@@ -157,8 +156,7 @@ static char *bearer(const char *value)
 	return out;
 }
 
-/* ---- the API key --------------------------------------------------------------------------------
- */
+/* ---- the API key ----------------------------------------------------------------------------- */
 
 static void key__of_the_settings(void **state)
 {
@@ -273,8 +271,7 @@ static void key__is_no_login_for_many_users(void **state)
 	assert_int_equal(access(door.key, F_OK), -1);
 }
 
-/* ---- headers ------------------------------------------------------------------------------------
- */
+/* ---- headers --------------------------------------------------------------------------------- */
 
 static void header__bearer(void **state)
 {
@@ -337,8 +334,7 @@ static void header__several_credentials(void **state)
 	turned_away(WITH(.api_key = one), "API key is wrong");
 }
 
-/* ---- the Unix socket ----------------------------------------------------------------------------
- */
+/* ---- the Unix socket ------------------------------------------------------------------------- */
 
 static void peer__of_a_unix_socket(void **state)
 {
@@ -367,8 +363,7 @@ static void peer__of_a_unix_socket(void **state)
 	(void)close(tcp);
 }
 
-/* ---- remembered tokens, reload ------------------------------------------------------------------
- */
+/* ---- remembered tokens, reload --------------------------------------------------------------- */
 
 static void reload(const char *lines, bool works)
 {

@@ -2,9 +2,7 @@
 /* What clients and operators are told about the runtimes. */
 #include "tests/unit/policy_util.h"
 
-/* ---- discovery
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- discovery ------------------------------------------------------------------------------- */
 
 static struct json_object *parsed(const struct sbx_buf *text)
 {
@@ -308,9 +306,7 @@ static void discovery__a_full_buffer_is_an_error(void **state)
 	assert_int_equal(orch_runtime_diagnostics(s, NULL, &c, NULL), -SBX_E_NO_MEMORY);
 }
 
-/* ---- diagnostics
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- diagnostics ----------------------------------------------------------------------------- */
 
 static struct json_object *diagnostics(const char *records)
 {

@@ -87,8 +87,7 @@ static void refuses(struct place *p, const struct sbx_buf *b, const char *why)
 	is_absent(AT_FDCWD, OUTSIDE);
 }
 
-/* ---- bundles ----------------------------------------------------------------------------------
- */
+/* ---- bundles --------------------------------------------------------------------------------- */
 
 enum { LAYERS = 4 };
 
@@ -281,8 +280,7 @@ static void check_three_layers(int root)
 	assert_true(S_ISLNK(mode_of(root, "absolute")));
 }
 
-/* ---- what is good -----------------------------------------------------------------------------
- */
+/* ---- what is good ---------------------------------------------------------------------------- */
 
 static void image__of_an_oci_layout(void **state)
 {
@@ -359,8 +357,7 @@ static void image__from_a_pipe(void **state)
 	(void)close(ends[0]);
 }
 
-/* ---- names ------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static void small(struct sbx_buf *tar, const char *text)
 {
@@ -469,8 +466,7 @@ static void image__what_a_crash_left(void **state)
 	is_absent(p->images, ".import-name");
 }
 
-/* ---- what is hostile --------------------------------------------------------------------------
- */
+/* ---- what is hostile ------------------------------------------------------------------------- */
 
 static void image__wrong_digests(void **state)
 {

@@ -2,7 +2,7 @@
 /* store/log.h, writing: the text of frames, characters and chunks, the cap. */
 #include "log_fixture.h"
 
-/* ---- text of frames ---- */
+/* ---- text of frames -------------------------------------------------------------------------- */
 
 static void frames__exact_text(void **state)
 {
@@ -91,7 +91,7 @@ static void frames__end_says_why(void **state)
 	}
 }
 
-/* ---- characters and chunks ---- */
+/* ---- characters and chunks ------------------------------------------------------------------- */
 
 struct piece {
 	enum log_type stream;
@@ -249,7 +249,7 @@ static void put__takes_streams_only(void **state)
 			 -1); /* nothing was made for nothing */
 }
 
-/* ---- the cap ---- */
+/* ---- the cap --------------------------------------------------------------------------------- */
 
 static void cap__is_exact_and_said_once(void **state)
 {

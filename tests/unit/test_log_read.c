@@ -3,7 +3,7 @@
  */
 #include "log_fixture.h"
 
-/* ---- any range of any view ---- */
+/* ---- any range of any view ------------------------------------------------------------------- */
 
 static uint32_t seed = 12345;
 
@@ -120,7 +120,7 @@ static void views__sequential_small_reads(void **state)
 	assert_int_equal(log_reader_read(f->r, LOG_VIEW_NDJSON, INT64_MAX, &big, 1, NULL), 0);
 }
 
-/* ---- following ---- */
+/* ---- following ------------------------------------------------------------------------------- */
 
 static void follow__sees_what_came_and_no_more(void **state)
 {
@@ -188,7 +188,7 @@ static void follow__a_log_begun_anew_forgets_the_old_one(void **state)
 	}
 }
 
-/* ---- torn files ---- */
+/* ---- torn files ------------------------------------------------------------------------------ */
 
 static void write_sample(struct fixture *f, bool end)
 {
@@ -279,7 +279,7 @@ static void torn__a_foreign_file_is_refused(void **state)
 	assert_non_null(strstr(why.message, "log.idx"));
 }
 
-/* ---- the frames of the row ---- */
+/* ---- the frames of the row ------------------------------------------------------------------- */
 
 /* The NDJSON before and after the row learns more: what was there stays as it is. */
 static void row__adds_frames_and_changes_none(void **state)
@@ -333,7 +333,7 @@ static void row__alone_is_a_log(void **state)
 	read_everything(f);
 }
 
-/* ---- a full disk ---- */
+/* ---- a full disk ----------------------------------------------------------------------------- */
 
 static void disk_full__is_said_once_and_then_counted(void **state)
 {

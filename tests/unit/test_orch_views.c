@@ -10,7 +10,7 @@
 #include "base/id.h"
 #include "orchestrator/orch_i.h"
 
-/* ---- a house without runners ---- */
+/* ---- a house without runners ----------------------------------------------------------------- */
 
 struct house {
 	char dir[64];
@@ -96,7 +96,7 @@ static void add(struct house *h, const struct wish *w, char id[37])
 	assert_int_equal(store_commit(tx, false, NULL), 0);
 }
 
-/* ---- looking into documents ---- */
+/* ---- looking into documents ------------------------------------------------------------------ */
 
 static struct json_object *at(struct json_object *o, const char *path)
 {
@@ -197,7 +197,7 @@ static const char status_keys[] =
 
 static const struct orch_principal alice = { .user = "alice", .uid = 1, .door = "api" };
 
-/* ---- a user's own runs ---- */
+/* ---- a user's own runs ----------------------------------------------------------------------- */
 
 static void runs__pages_of_ones_own(void **state)
 {
@@ -258,7 +258,7 @@ static void runs__pages_of_ones_own(void **state)
 			       out, e));
 }
 
-/* ---- administrators ---- */
+/* ---- administrators -------------------------------------------------------------------------- */
 
 static const char admin_item_keys[] =
 	"id user_id spec_version runtime runtime_version base_image image_digest policy_hash phase "
@@ -406,7 +406,7 @@ static void admin_keys__those_that_are_remembered(void **state)
 	REFUSED("created_at_from", orch_view_admin_keys(&h->o, &q, out, e));
 }
 
-/* ---- health, operator status, workspace ---- */
+/* ---- health, operator status, workspace ------------------------------------------------------ */
 
 static void health__members(void **state)
 {
@@ -557,7 +557,7 @@ static void runtimes__as_documented(void **state)
 	keys_are_documented(at(d, "startup_warning_summary"), "StartupWarnings");
 }
 
-/* ---- metrics ---- */
+/* ---- metrics --------------------------------------------------------------------------------- */
 
 static int64_t sample(const char *text, const char *line)
 {

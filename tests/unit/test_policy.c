@@ -50,8 +50,7 @@ static void unsupported(const char *records, const char *runtime, const char *tr
 	end(&t);
 }
 
-/* ---- choice of runtime
- * ----------------------------------------------------------------------------- */
+/* ---- choice of runtime ----------------------------------------------------------------------- */
 
 static void runtime__default_is_the_setting(void **state)
 {
@@ -148,8 +147,7 @@ static void runtime__unknown_name_is_a_mistake_of_the_document(void **state)
 	end(&t);
 }
 
-/* ---- trust
- * ---------------------------------------------------------------------------------------------- */
+/* ---- trust ----------------------------------------------------------------------------------- */
 
 static void trust__untrusted_needs_more_than_the_host(void **state)
 {
@@ -215,9 +213,7 @@ static void trust__unknown_level_is_a_mistake_of_the_document(void **state)
 	end(&t);
 }
 
-/* ---- network
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- network --------------------------------------------------------------------------------- */
 
 static void network__none_is_the_tier(void **state)
 {
@@ -365,8 +361,7 @@ static void network__targets_without_allowlist_are_a_mistake(void **state)
 	end(&t);
 }
 
-/* ---- order of the checks
- * --------------------------------------------------------------------------------------- */
+/* ---- order of the checks --------------------------------------------------------------------- */
 
 static void order__availability_before_trust_and_network(void **state)
 {

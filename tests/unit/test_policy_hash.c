@@ -2,9 +2,7 @@
 /* The hash of the configuration, and preflight records as policy reads them. */
 #include "tests/unit/policy_util.h"
 
-/* ---- records
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static void records__broken_text_is_refused(void **state)
 {
@@ -71,9 +69,7 @@ static void records__of_the_probes_are_understood(void **state)
 	(void)orch_preflights_free(p);
 }
 
-/* ---- hash
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- hash ------------------------------------------------------------------------------------ */
 
 static void hash_is(const char *const *overrides, const char *wanted)
 {

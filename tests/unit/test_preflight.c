@@ -15,8 +15,7 @@
 #include "base/json.h"
 #include "runtimes/runtimes.h"
 
-/* ---- probes ------------------------------------------------------------------------------------
- */
+/* ---- probes ---------------------------------------------------------------------------------- */
 
 static char bin[] = "/tmp/sbx-known-XXXXXX";
 static char *old_path;
@@ -235,8 +234,7 @@ static void driver__every_driver_is_complete_and_known(void **state)
 	}
 }
 
-/* ---- records ------------------------------------------------------------------------------------
- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static int from_text(const char *text, struct rt_preflight *ret)
 {

@@ -50,7 +50,7 @@ static void assert_session_round_trip(const struct ms_run_spec *s)
 	assert_int_equal(back->concurrent, s->concurrent);
 }
 
-/* ---- what it may say --------------------------------------------------------------------- */
+/* ---- what it may say ------------------------------------------------------------------------- */
 
 /* Documents, and a part of what ms_session_json makes of them. */
 static const struct {
@@ -179,7 +179,7 @@ static void session__null_of_every_field(void **state)
 	}
 }
 
-/* ---- what it may not say ----------------------------------------------------------------- */
+/* ---- what it may not say --------------------------------------------------------------------- */
 
 static const struct {
 	const char *text;
@@ -400,7 +400,7 @@ static void both__messages_name_the_field_of_the_document(void **state)
 	}
 }
 
-/* ---- canonical and stored ---------------------------------------------------------------- */
+/* ---- canonical and stored -------------------------------------------------------------------- */
 
 static void canonical__equal_and_different(void **state)
 {
@@ -471,7 +471,7 @@ static void stored__is_not_judged_again(void **state)
 			-SBX_E_INVALID_SPEC);
 }
 
-/* ---- what a run takes over --------------------------------------------------------------- */
+/* ---- what a run takes over ------------------------------------------------------------------- */
 
 /* Every inherited field: its name in both documents, members of both, and what a null leaves in the
  * run's JSON ("": nothing of this field). */

@@ -119,8 +119,7 @@ static void list__has_pages(void **state)
 				      &(struct sbx_buf)SBX_BUF_INIT(100), e));
 }
 
-/* ---- runs in one --------------------------------------------------------------------------------
- */
+/* ---- runs in one ----------------------------------------------------------------------------- */
 
 static void run__takes_the_sessions_values(void **state)
 {
@@ -225,8 +224,7 @@ static void runs__that_wait_for_their_session_are_passed_over(void **state)
 	assert_string_equal(list[1].id, wanted[1]);
 }
 
-/* ---- names of what is made of one --------------------------------------------------------------
- */
+/* ---- names of what is made of one ------------------------------------------------------------ */
 
 /* "workspace" is what a difference calls the workspace. */
 static void names__that_mean_something_else_are_refused(void **state)
@@ -249,8 +247,7 @@ static void names__that_mean_something_else_are_refused(void **state)
 	MUST(orch_session_clone(&h->o, &ann, s.id, longest, &copy, e));
 }
 
-/* ---- the end ------------------------------------------------------------------------------------
- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static void destroy__takes_everything(void **state)
 {

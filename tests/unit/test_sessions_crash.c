@@ -227,8 +227,7 @@ static void stage(struct house *h, struct scene *sc)
 #define NEEDS_POINTS() skip()
 #endif
 
-/* ---- the deeds ---------------------------------------------------------------------------------
- */
+/* ---- the deeds ------------------------------------------------------------------------------- */
 
 static int count_locks(struct house *h)
 {

@@ -82,8 +82,7 @@ static int64_t ending_of(struct house *h, const char *id)
 	return s.ending_us;
 }
 
-/* ---- two at once -------------------------------------------------------------------------------
- */
+/* ---- two at once ----------------------------------------------------------------------------- */
 
 static int extend(struct late *l, struct sbx_error *e)
 {
@@ -272,8 +271,7 @@ static void submit__does_not_wait_for_who_copies(void **state)
 	MUST(submit_late(&l, e));
 }
 
-/* ---- after one that died -----------------------------------------------------------------------
- */
+/* ---- after one that died --------------------------------------------------------------------- */
 
 enum { MANY = 70 }; /* runs: more than are looked at in one go */
 
@@ -410,8 +408,7 @@ static void end__goes_on_with_the_others(void **state)
 	stop_keeper(l.h);
 }
 
-/* ---- the service of an ordinary user ------------------------------------------------------------
- */
+/* ---- the service of an ordinary user --------------------------------------------------------- */
 
 /* As nobody, in a process of its own. */
 static void as_nobody(bool (*is_right)(struct house *h))

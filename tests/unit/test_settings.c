@@ -6,7 +6,7 @@
 
 #include "runtimes/runtimes.h"
 
-/* ---- the table ------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static void table__names_follow_one_rule(void **state)
 {
@@ -69,7 +69,7 @@ static void table__default_runtime_offers_every_runtime(void **state)
 	assert_string_equal(orch_setting_at(index_of("default_runtime"))->words, names);
 }
 
-/* ---- defaults ------------------------------------------------------------------------------- */
+/* ---- defaults -------------------------------------------------------------------------------- */
 
 static void defaults__are_those_of_the_contract(void **state)
 {
@@ -138,8 +138,7 @@ static void defaults__have_that_origin(void **state)
 		assert_string_equal(s->origins[i], "default");
 }
 
-/* ---- sources and their order ------------------------------------------------------------------
- */
+/* ---- sources and their order ----------------------------------------------------------------- */
 
 static void file__sets_values_of_every_type(void **state)
 {
@@ -254,8 +253,7 @@ static void command_line__wins_over_all(void **state)
 	(void)orch_settings_free(s);
 }
 
-/* ---- values -------------------------------------------------------------------------------------
- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static void values__booleans(void **state)
 {
@@ -317,8 +315,7 @@ static void values__maps_keep_their_order(void **state)
 	assert_string_equal(s->images, "python:3.11-slim=/srv/py,py=a=b,p=host");
 }
 
-/* ---- showing
- * ------------------------------------------------------------------------------------- */
+/* ---- showing --------------------------------------------------------------------------------- */
 
 static void print__shows_every_setting_with_its_origin(void **state)
 {
@@ -363,8 +360,7 @@ static void print__reads_back_as_a_file(void **state)
 	assert_string_equal(first.data, second.data);
 }
 
-/* ---- docs/configuration.md
- * ------------------------------------------------------------------------ */
+/* ---- docs/configuration.md ------------------------------------------------------------------- */
 
 static void words_text(const char *words, char out[256])
 {

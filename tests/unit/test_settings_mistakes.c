@@ -28,8 +28,7 @@ static void refused_override(const char *override, const char *part)
 		fail_msg("wanted \"%s\", got \"%s\"", part, e.message);
 }
 
-/* ---- mistakes in the file ----------------------------------------------------------------------
- */
+/* ---- mistakes in the file -------------------------------------------------------------------- */
 
 static void mistakes__unknown_key_names_the_nearest(void **state)
 {

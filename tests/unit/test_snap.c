@@ -176,7 +176,7 @@ static void take__an_unreadable_file_is_an_error_of_an_ordinary_user(void **stat
 	assert_int_equal(take(t, 0, NULL).bytes, 1); /* root reads it */
 }
 
-/* ---- the next one ---- */
+/* ---- the next one ---------------------------------------------------------------------------- */
 
 static void take__again_reads_nothing_that_is_unchanged(void **state)
 {
@@ -293,7 +293,7 @@ static void take__shares_contents(void **state)
 	assert_int_equal(count_files(t, "snapshots", NULL), 2);
 }
 
-/* ---- limits ---- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void take__keeps_nothing_above_its_limits(void **state)
 {
@@ -335,7 +335,7 @@ static void take__counts_a_file_with_several_names_once(void **state)
 	assert_int_equal(measured.entries, 2);
 }
 
-/* ---- while somebody changes it ---- */
+/* ---- while somebody changes it --------------------------------------------------------------- */
 
 struct swapper {
 	int dir;

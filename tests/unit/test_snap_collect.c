@@ -122,7 +122,7 @@ static void collect__is_kept_away(void **state)
 	assert_false(has_object(t, "1"));
 }
 
-/* ---- at the same time ---- */
+/* ---- at the same time ------------------------------------------------------------------------ */
 
 enum { TAKERS = 3, ROUNDS = 15 };
 
@@ -247,7 +247,7 @@ static void take__of_several_processes_with_one_id(void **state)
 	(void)same_tree(t->a, t->b);
 }
 
-/* ---- killed ---- */
+/* ---- killed ---------------------------------------------------------------------------------- */
 
 static void kill_at(struct trees *t, const char *point, const char *id)
 {
@@ -311,7 +311,7 @@ static void crash__leaves_only_what_is_whole_or_garbage(void **state)
 	}
 }
 
-/* ---- a full disk ---- */
+/* ---- a full disk ----------------------------------------------------------------------------- */
 
 static void take__on_a_full_disk(void **state)
 {

@@ -87,7 +87,7 @@ static void content__is_read_only(void **state)
 	assert_int_equal(snap_content(t->f.s, &entry), -EINVAL);
 }
 
-/* ---- damage ---- */
+/* ---- damage ---------------------------------------------------------------------------------- */
 
 /* Everything that an entry can lead to. */
 static void look_everywhere(struct snap *n)
@@ -190,7 +190,7 @@ static void open__stays_inside_whatever_the_bytes_are(void **state)
 	assert_true(opened > 0 && refused > 0);
 }
 
-/* ---- differences ---- */
+/* ---- differences ----------------------------------------------------------------------------- */
 
 struct told {
 	struct sbx_buf text;
@@ -296,7 +296,7 @@ static void diff__with_nothing_and_with_a_tree(void **state)
 	assert_int_equal(count_files(t, "snapshots", NULL), 1);
 }
 
-/* ---- tar ---- */
+/* ---- tar ------------------------------------------------------------------------------------- */
 
 static void export__is_a_tar_of_the_tree(void **state)
 {

@@ -4,7 +4,7 @@
 
 #include "store/store_i.h"
 
-/* ---- opening ---- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static mode_t mode_of(const struct fixture *f, const char *name)
 {
@@ -147,7 +147,7 @@ static void lock__belongs_to_one(void **state)
 	assert_int_equal(store_lock(f->s, "runs/x"), -EINVAL);
 }
 
-/* ---- rows ---- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static void assert_runs_equal(const struct store_run *a, const struct store_run *b)
 {
@@ -279,7 +279,7 @@ static void spec__of_many_megabytes(void **state)
 	      store_run_spec(f->s, "01890a5d-ac96-774b-bcce-b302099a8057", &(char *){ NULL }, e));
 }
 
-/* ---- transactions ---- */
+/* ---- transactions ---------------------------------------------------------------------------- */
 
 static void rollback__leaves_nothing(void **state)
 {

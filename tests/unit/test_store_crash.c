@@ -9,7 +9,7 @@
 
 #include "store/store_i.h"
 
-/* ---- durable commits ---- */
+/* ---- durable commits ------------------------------------------------------------------------- */
 
 static void commit__settles_later_when_asked(void **state)
 {
@@ -95,7 +95,7 @@ static void commit__notices_that_the_log_was_removed(void **state)
 	assert_int_equal(try_submit(f->s, "alice", true, NULL, NULL), -SBX_E_STORE_UNAVAILABLE);
 }
 
-/* ---- checkpoints ---- */
+/* ---- checkpoints ----------------------------------------------------------------------------- */
 
 static void checkpoint__keeps_the_log_short_behind_the_writers(void **state)
 {
@@ -143,7 +143,7 @@ static void checkpoint__of_a_runner_needs_no_thread(void **state)
 	store_close(runner);
 }
 
-/* ---- kill -9 ---- */
+/* ---- kill -9 --------------------------------------------------------------------------------- */
 
 /* Submits for ever and tells each id through the pipe once it is durable. */
 static void submit_for_ever(const struct fixture *f, int out)
@@ -207,7 +207,7 @@ static void crash__kill_in_the_middle_loses_nothing_that_was_told(void **state)
 	}
 }
 
-/* ---- a full disk ---- */
+/* ---- a full disk ----------------------------------------------------------------------------- */
 
 static int fill(int dirfd)
 {

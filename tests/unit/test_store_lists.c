@@ -4,7 +4,7 @@
 
 #include "store/store_i.h"
 
-/* ---- runs by their start ---- */
+/* ---- runs by their start --------------------------------------------------------------------- */
 
 enum { RUNS = 40 };
 
@@ -151,7 +151,7 @@ static void started__every_filter_and_both_orders(void **state)
 				 k, e));
 }
 
-/* ---- labels and workspaces ---- */
+/* ---- labels and workspaces ------------------------------------------------------------------- */
 
 static int64_t submit_tagged(struct store *s, const char *user, const char *labels,
 			     const char *workspace)
@@ -202,7 +202,7 @@ static void labels__find_the_users_own_runs(void **state)
 	assert_int_equal(n, 0);
 }
 
-/* ---- idempotency keys ---- */
+/* ---- idempotency keys ------------------------------------------------------------------------ */
 
 struct keys {
 	char text[256];
@@ -263,7 +263,7 @@ static void idem__lists_by_age(void **state)
 	}
 }
 
-/* ---- tallies ---- */
+/* ---- tallies --------------------------------------------------------------------------------- */
 
 struct ends {
 	struct store_ends of[8];
@@ -370,7 +370,7 @@ static void counters__by_name_and_by_runtime(void **state)
 	assert_string_equal(k.text, ":queued=1 namespace:queued=0 namespace:completed=2 ");
 }
 
-/* ---- an older database ---- */
+/* ---- an older database ----------------------------------------------------------------------- */
 
 static void migrate__keeps_what_an_older_program_wrote(void **state)
 {

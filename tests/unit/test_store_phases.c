@@ -2,7 +2,7 @@
 /* store/: the compare-and-set of phases, claims and fences, cancel, counters. */
 #include "store_fixture.h"
 
-/* ---- the compare-and-set ---- */
+/* ---- the compare-and-set --------------------------------------------------------------------- */
 
 static struct store_run get(struct store *s, const char *id)
 {

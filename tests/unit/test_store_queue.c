@@ -284,7 +284,7 @@ static void meta__is_kept(void **state)
 	assert_string_equal(value, "bob");
 }
 
-/* ---- idempotency ---- */
+/* ---- idempotency ----------------------------------------------------------------------------- */
 
 static bool put_key(struct store *s, const char *user, const char *key, const char *object,
 		    int64_t now, int64_t not_before, struct store_idem *prior)
@@ -390,7 +390,7 @@ static void idem__one_run_from_twenty_threads(void **state)
 	assert_int_equal(n, 1);
 }
 
-/* ---- many writers ---- */
+/* ---- many writers ---------------------------------------------------------------------------- */
 
 enum { SUBMITTERS = 10, EACH = 20 };
 

@@ -7,7 +7,7 @@
 
 #include "store/store_i.h"
 
-/* ---- lists ---- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 struct seen {
 	int64_t rows[64];
@@ -156,7 +156,7 @@ static void keys__page_in_order_and_hide_foreign_runs(void **state)
 	FAILS(RUN_NOT_FOUND, store_run_key_row(f->s, 12345, &k, NULL, e));
 }
 
-/* ---- the feed ---- */
+/* ---- the feed -------------------------------------------------------------------------------- */
 
 static void feed__tells_every_change_in_order(void **state)
 {
@@ -311,7 +311,7 @@ static void feed__rings_after_commits_of_any_process(void **state)
 	assert_int_equal(wait_child(pid), 0);
 }
 
-/* ---- artifacts, usage, audit ---- */
+/* ---- artifacts, usage, audit ----------------------------------------------------------------- */
 
 struct artifacts {
 	char text[256];
@@ -497,7 +497,7 @@ static void audit__is_kept_and_pruned_in_portions(void **state)
 	assert_int_equal(count_rows(f, "audit"), 3);
 }
 
-/* ---- files ---- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static bool count_dirs(void *ctx, const char *id)
 {

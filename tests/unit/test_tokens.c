@@ -64,8 +64,7 @@ static int drop_keys(void **state)
 	return unlink(keys.path);
 }
 
-/* ---- one trial ----------------------------------------------------------------------------------
- */
+/* ---- one trial ------------------------------------------------------------------------------- */
 
 struct trial {
 	struct orch_settings *st;
@@ -130,8 +129,7 @@ static void refused(struct trial *t, const char *claims, const char *message)
 	refused_with(t, claims, message);
 }
 
-/* ---- signatures ---------------------------------------------------------------------------------
- */
+/* ---- signatures ------------------------------------------------------------------------------ */
 
 enum how {
 	BY_SECRET,
@@ -331,8 +329,7 @@ static void token__algorithm_that_is_not_in_the_settings(void **state)
 	end(&t);
 }
 
-/* ---- text ---------------------------------------------------------------------------------------
- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 /* No byte of a token can be changed. The last character of a part may have bits that say nothing.
  */
@@ -481,8 +478,7 @@ static void token__too_long(void **state)
 	end(&t);
 }
 
-/* ---- when, for whom -----------------------------------------------------------------------------
- */
+/* ---- when, for whom -------------------------------------------------------------------------- */
 
 #define SUB "\"sub\":\"sbx-nobody-of-that-name\""
 
@@ -582,8 +578,7 @@ static void token__issuer_and_audience(void **state)
 	end(&t);
 }
 
-/* ---- who ----------------------------------------------------------------------------------------
- */
+/* ---- who ------------------------------------------------------------------------------------- */
 
 #define EXP "\"exp\":1700000100"
 
@@ -733,8 +728,7 @@ static void token__administrators(void **state)
 	end(&t);
 }
 
-/* ---- keys in the settings -----------------------------------------------------------------------
- */
+/* ---- keys in the settings -------------------------------------------------------------------- */
 
 static void misconfigured(const char *const *overrides, const char *message)
 {

@@ -15,7 +15,7 @@
 #include "base/fs.h"
 #include "mountspec/tree.h"
 
-/* ---- the table --------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static void table__parents_are_directories_that_come_first(void **state)
 {
@@ -135,8 +135,7 @@ static void table__states_apply_to_runs_only(void **state)
 			assert_int_equal(ms_node((enum ms_node_id)i)->parent, MS_N_RUN);
 }
 
-/* ---- walking ----------------------------------------------------------------------------------
- */
+/* ---- walking --------------------------------------------------------------------------------- */
 
 static void walk__outside_the_table_is_nothing(void **state)
 {
@@ -204,8 +203,7 @@ static void path__is_spelled_from_the_root(void **state)
 	}
 }
 
-/* ---- the texts
- * ----------------------------------------------------------------------------------- */
+/* ---- the texts ------------------------------------------------------------------------------- */
 
 static void readme__has_a_line_for_every_node(void **state)
 {

@@ -97,8 +97,7 @@ static void commits(struct place *p, int64_t files, int64_t bytes, const char *s
 	assert_int_equal(intake_bytes(p->in), bytes);
 }
 
-/* ---- what is good -----------------------------------------------------------------------------
- */
+/* ---- what is good ---------------------------------------------------------------------------- */
 
 static void upload__plain_files(void **state)
 {
@@ -176,8 +175,7 @@ static void upload__archives_by_name(void **state)
 	file_is(p->target, "zipped", "inside");
 }
 
-/* ---- what is refused --------------------------------------------------------------------------
- */
+/* ---- what is refused ------------------------------------------------------------------------- */
 
 static void upload__unsafe_names(void **state)
 {
