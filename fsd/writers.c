@@ -104,13 +104,13 @@ bool writers_here(struct writers *w, struct act *a)
 
 void writers_done(struct writers *w, struct act *a)
 {
-	if (!a->at)
-		return;
 	pthread_mutex_lock(&w->lock);
-	take(w, a);
-	a->at = NULL;
-	if (a->here)
-		w->here--;
+	if (a->at) { /* which its neighbours in the list write, too */
+		take(w, a);
+		a->at = NULL;
+		if (a->here)
+			w->here--;
+	}
 	pthread_mutex_unlock(&w->lock);
 }
 

@@ -9,6 +9,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import api  # noqa: E402
 import badhttp  # noqa: E402
+import sbx  # noqa: E402
 
 GROWTH_KIB = 2048
 
@@ -33,7 +34,7 @@ def main(n):
         soak.all_gone()
         grown, held = soak.resident_kib() - kib, soak.descriptors() - fds
         soak.alive()
-        bad = [what for what, is_so in (("it has grown by %d KiB" % grown, grown > GROWTH_KIB and not badhttp.sanitized()),
+        bad = [what for what, is_so in (("it has grown by %d KiB" % grown, grown > GROWTH_KIB and not sbx.sanitizer(api.APID)),
                                         ("it holds %d more descriptors" % held, held > 20),
                                         ("there are %d runs" % soak.rows(), soak.rows() > 0)) if is_so]
     finally:

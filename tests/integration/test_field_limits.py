@@ -114,10 +114,6 @@ class F22(field.Case):
 class F24(field.Case):
     CAP = 10485760
 
-    def sanitized(self):
-        with open("/proc/%d/maps" % self.m.proc.pid) as f:
-            return "asan" in f.read()
-
     def memory_kb(self):
         """Resident memory of the server and its runners."""
         total = 0
@@ -152,7 +148,7 @@ class F24(field.Case):
             with open(r.path("log"), "rb") as f:
                 f.seek(-5, os.SEEK_END)
                 self.assertEqual(f.read(), b"kkkkk")
-        if not self.sanitized():
+        if not sbx.sanitizer(sbx.SANDBOXFS):
             self.assertLess(self.memory_kb() - before, 32 * 1024)
 
     def test_F24_one_write_over_the_cap(self):

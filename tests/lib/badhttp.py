@@ -92,11 +92,6 @@ CHUNKS = {
 }
 
 
-def sanitized():
-    with open(api.APID, "rb") as f:
-        return b"__asan_init" in f.read()
-
-
 def connections(port):
     """That the server of this port holds over TCP, whoever has ended them. (Descriptors would count
     what it opens for its own ends, too.)"""

@@ -27,6 +27,13 @@ TERMINAL = ("completed", "failed", "killed", "timed_out")
 libc = ctypes.CDLL(None, use_errno=True)
 
 
+def sanitizer(program):
+    """"asan", "tsan" or None: what it was built with. Sizes of memory mean something else then."""
+    with open(program, "rb") as f:
+        text = f.read()
+    return next((name for name in ("asan", "tsan") if b"__%s_init" % name.encode() in text), None)
+
+
 class Refused(OSError):
     """A submission that was refused: errno, and the error document that the descriptor read back."""
 
