@@ -21,6 +21,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/crash.h"
 #include "base/clock.h"
@@ -57,12 +58,17 @@ struct pool {
 	int64_t failed_us;	     /* when the last of them was started, boot clock */
 	int64_t dismiss_at_us;	     /* when some of the idle may go; INT64_MAX: none */
 	int64_t calm_since_us;	     /* since then nothing waits and more than the reserve idle */
+	int64_t ready_us;	     /* when a runner has become idle last, boot clock */
+	int64_t grow_at_us;  /* when another is to be started unless one becomes idle; INT64_MAX */
+	int64_t busy_enough; /* runners that short runs keep all processors busy with */
 };
 
 enum { POOL_MAX_FAILURES = 8 };
 
 #define POOL_LINGER_US (60 * SBX_SECOND_US)
 #define POOL_RETRY_US  (10 * SBX_SECOND_US)
+/* A runner that becomes idle within this time will take what waits sooner than a new one could. */
+#define POOL_TURN_US (SBX_SECOND_US / 20)
 
 struct pool *pool_new(struct orch *o, struct sbx_error *e)
 {
@@ -73,7 +79,8 @@ struct pool *pool_new(struct orch *o, struct sbx_error *e)
 		return NULL;
 	}
 	p->o = o;
-	p->dismiss_at_us = INT64_MAX;
+	p->dismiss_at_us = p->grow_at_us = INT64_MAX;
+	p->busy_enough = 2 * sysconf(_SC_NPROCESSORS_ONLN);
 	p->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (p->epoll < 0) {
 		sbx_fail_errno(e, SBX_E_INTERNAL, errno, "cannot make an epoll descriptor");
@@ -317,6 +324,7 @@ static bool runner_event(struct pool *p, struct pool_runner *r)
 		r->state = RUNNER_IDLE;
 		r->run_id[0] = '\0';
 		p->failures = 0;
+		p->ready_us = sbx_boot_us();
 	}
 	pthread_mutex_unlock(&p->lock);
 	return true;
@@ -413,7 +421,19 @@ static void dismiss_stale(struct pool *p)
 
 int64_t pool_next_us(const struct pool *p)
 {
-	return p->failures >= POOL_MAX_FAILURES ? p->failed_us + POOL_RETRY_US : p->dismiss_at_us;
+	if (p->failures >= POOL_MAX_FAILURES)
+		return p->failed_us + POOL_RETRY_US;
+	return p->grow_at_us < p->dismiss_at_us ? p->grow_at_us : p->dismiss_at_us;
+}
+
+/* Something waits and nobody is idle. Is it time for one more runner? Short runs are done sooner by
+ * the runners there are than by a new one, whose start costs as much as several of them. */
+static bool time_to_grow(struct pool *p, int64_t total)
+{
+	if (total < p->busy_enough || sbx_boot_us() >= p->ready_us + POOL_TURN_US)
+		return true;
+	p->grow_at_us = p->ready_us + POOL_TURN_US;
+	return false;
 }
 
 void pool_resize(struct pool *p, int64_t queued)
@@ -427,11 +447,11 @@ void pool_resize(struct pool *p, int64_t queued)
 	count(p, &total, &idle, &starting);
 	if (!may_start(p))
 		return;
-	/* The reserve at once; above it one after the other, and only while runs wait that no idle
-	 * runner can take: short runs are done sooner by the runners there are than by new ones,
-	 * whose start costs as much as several of them. */
+	/* The reserve at once; above it one after the other. */
 	missing = warm - total;
-	if (missing <= 0 && queued > 0 && idle == 0 && starting == 0 && total < slots)
+	p->grow_at_us = INT64_MAX;
+	if (missing <= 0 && queued > 0 && idle == 0 && starting == 0 && total < slots &&
+	    time_to_grow(p, total))
 		missing = 1;
 	for (; missing > 0; missing--)
 		start_runner(p);

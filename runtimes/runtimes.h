@@ -120,6 +120,9 @@ void rt_preflight_clear(struct rt_preflight *p);
 
 struct rt_driver {
 	const char *name;
+	/* Unused sandboxes are small (half a MiB) and fast to make, so that a runner may keep many
+	 * of them. */
+	bool may_stock;
 
 	/* Required. Tries the thing itself, with a time limit of its own (a few seconds), and
 	 * leaves nothing behind. Always fills *out. */

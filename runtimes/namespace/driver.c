@@ -265,6 +265,7 @@ static void sweep(const struct rt_host *host)
 
 const struct rt_driver rt_namespace = {
 	.name = "namespace",
+	.may_stock = true,
 	.preflight = ns_preflight,
 	.create = create,
 	.prepare = ns_prepare,

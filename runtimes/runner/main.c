@@ -133,21 +133,6 @@ static int preflight(struct runner *r)
 										      : EX_IOERR;
 }
 
-/* A sandbox for whatever comes next. Not being able to make one is not the end: the run that
- * comes will say why. */
-static void warm_up(struct runner *r)
-{
-	sbx_autoerror e = SBX_ERROR_INIT;
-	const struct rt_driver *d = rt_driver_find(r->settings->default_runtime);
-
-	if (!d || r->sandbox)
-		return;
-	r->driver = d;
-	if (d->create(&r->host, &r->sandbox, &e) < 0)
-		sbx_log(SBX_LOG_WARNING, "cannot prepare a sandbox ahead code=%s error=\"%s\"",
-			sbx_code_name(e.code), e.message);
-}
-
 static bool say_ready(struct runner *r)
 {
 	char msg[256];
@@ -178,17 +163,15 @@ static bool serve(struct runner *r)
 	struct orch_order order;
 
 	for (;;) {
-		warm_up(r);
+		stock_take(r);
 		crash_point("idle");
-		if (!say_ready(r) || !wait_for_run(r, &order))
+		if (!say_ready(r) || !stock_wait(r) || !wait_for_run(r, &order))
 			return true;
 		if (!job_run(r, &order))
 			return false;
-		if (r->sandbox)
-			r->driver->destroy(r->sandbox);
-		r->sandbox = NULL;
 		if (r->last_limits.pids) /* there was a plan */
 			r->host.expected = &r->last_limits;
+		stock_used(r);
 	}
 }
 
@@ -214,8 +197,7 @@ static int open_all(struct runner *r, const struct args *a, struct sbx_error *e)
 /* A run whose end could not be written is taken over by somebody else, who reads our mark. */
 static void leave(struct runner *r, bool orderly)
 {
-	if (r->sandbox)
-		r->driver->destroy(r->sandbox);
+	stock_clear(r);
 	if (orderly)
 		store_runner_remove(r->store, r->owner);
 	store_close(r->store);

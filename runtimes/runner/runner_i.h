@@ -14,6 +14,15 @@
 #include "store/log.h"
 #include "store/store.h"
 
+/* Sandboxes of the default runtime beyond the one in hand. */
+struct stock {
+	struct rt_sandbox *ready[256], *used[256]; /* owned; used: to be destroyed */
+	size_t n, n_used;
+	size_t wanted;	 /* that shall be ready */
+	size_t row;	 /* orders since the last time that there was nothing to do */
+	int64_t last_us; /* when the last run ended, boot clock */
+};
+
 /* What lives as long as the process. */
 struct runner {
 	struct orch_settings *settings; /* owned */
@@ -30,7 +39,21 @@ struct runner {
 	void (*tick)(void *ctx); /* during long steps: keeps the claim up; NULL between runs */
 	void *tick_ctx;
 	struct rt_sandbox *sandbox; /* owned; prepared ahead, or NULL */
+	struct stock stock;
 };
+
+/* ---- stock.c: sandboxes made ahead ---- */
+
+/* r->sandbox becomes one that is ready, or stays NULL. */
+void stock_take(struct runner *r);
+/* The run in r->sandbox, if there is one, is over. */
+void stock_used(struct runner *r);
+/* Makes what is wanted and takes down what is not, until that is done or an order waits. Returns
+ * when to look again, boot clock: 0 at once, for an order waits; INT64_MAX: not before one does. */
+int64_t stock_tend(struct runner *r);
+/* Waits for an order, or the end of the door, and tends the stock meanwhile. False: cannot wait. */
+bool stock_wait(struct runner *r);
+void stock_clear(struct runner *r);
 
 /* ---- plan.c: spec -> plan -------------------------------------------------------------------- */
 

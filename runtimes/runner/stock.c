@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sandboxes made while nobody waits for one, and taken down likewise. One is always ready; when
+ * orders come in a row, faster than a sandbox is made, as many more are kept as were wanted in one
+ * row, until nothing has run for a while. So a burst mostly executes, and pays for its sandboxes
+ * afterwards.
+ */
+#include "runtimes/runner/runner_i.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+/* After so long without a run a burst is no longer to be expected. */
+#define CALM_US (600 * SBX_SECOND_US)
+
+static const struct rt_driver *driver_of(const struct rt_sandbox *sb)
+{
+	return ((const struct rt_sandbox_base *)sb)->driver;
+}
+
+static void destroy(struct rt_sandbox *sb)
+{
+	if (sb)
+		driver_of(sb)->destroy(sb);
+}
+
+/* A sandbox for whatever comes next. Not being able to make one is not the end: the run that
+ * comes will say why. */
+static struct rt_sandbox *make(struct runner *r)
+{
+	const struct rt_driver *d = rt_driver_find(r->settings->default_runtime);
+	struct rt_sandbox *sb = NULL;
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	if (d && d->create(&r->host, &sb, &e) < 0)
+		sbx_log(SBX_LOG_WARNING, "cannot prepare a sandbox ahead code=%s error=\"%s\"",
+			sbx_code_name(e.code), e.message);
+	return sb;
+}
+
+void stock_take(struct runner *r)
+{
+	struct stock *s = &r->stock;
+
+	if (!r->sandbox)
+		r->sandbox = s->n ? s->ready[--s->n] : make(r);
+	if (r->sandbox)
+		r->driver = driver_of(r->sandbox);
+}
+
+void stock_used(struct runner *r)
+{
+	struct stock *s = &r->stock;
+	struct rt_sandbox *sb = sbx_steal(&r->sandbox);
+
+	s->row++;
+	s->last_us = sbx_boot_us();
+	if (sb && s->wanted && s->n_used < SBX_COUNT(s->used))
+		s->used[s->n_used++] = sb;
+	else
+		destroy(sb);
+}
+
+static bool order_waits(const struct runner *r)
+{
+	struct pollfd p = { .fd = r->door, .events = POLLIN };
+
+	return poll(&p, 1, 0) > 0;
+}
+
+/* One step towards what should be there. False: it is there, or cannot be had. */
+static bool step(struct runner *r)
+{
+	struct stock *s = &r->stock;
+	struct rt_sandbox *sb;
+
+	if (s->n_used) {
+		destroy(s->used[--s->n_used]);
+		return true;
+	}
+	if (s->n > s->wanted) {
+		destroy(s->ready[--s->n]);
+		return true;
+	}
+	sb = s->n < s->wanted ? make(r) : NULL;
+	if (sb)
+		s->ready[s->n++] = sb;
+	return sb;
+}
+
+/* The row is over; the one that was ready before it does not count. */
+static void learn(struct runner *r)
+{
+	struct stock *s = &r->stock;
+	size_t most = (size_t)r->settings->spare_sandboxes, row = s->row;
+
+	s->row = 0;
+	if (row > most + 1)
+		row = most + 1;
+	if (row > s->wanted + 1 && r->sandbox && driver_of(r->sandbox)->may_stock)
+		s->wanted = row - 1;
+}
+
+int64_t stock_tend(struct runner *r)
+{
+	struct stock *s = &r->stock;
+
+	for (;;) {
+		if (order_waits(r))
+			return 0;
+		if (s->n && sbx_boot_us() >= s->last_us + CALM_US)
+			s->wanted = 0;
+		if (step(r))
+			continue;
+		if (s->row == 0)
+			return s->n ? s->last_us + CALM_US : INT64_MAX;
+		learn(r);
+	}
+}
+
+bool stock_wait(struct runner *r)
+{
+	int64_t until, left;
+
+	while ((until = stock_tend(r)) != 0) {
+		struct pollfd p = { .fd = r->door, .events = POLLIN };
+		int n;
+
+		left = (until - sbx_boot_us()) / 1000 + 1;
+		n = poll(&p, 1, until == INT64_MAX ? -1 : left > 0 ? (int)left : 0);
+		if (n < 0 && errno != EINTR)
+			return false;
+	}
+	return true;
+}
+
+void stock_clear(struct runner *r)
+{
+	struct stock *s = &r->stock;
+
+	while (s->n_used)
+		destroy(s->used[--s->n_used]);
+	while (s->n)
+		destroy(s->ready[--s->n]);
+	destroy(sbx_steal(&r->sandbox));
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sandboxes made ahead: how many are kept, and that none is left behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/auto.h"
+#include "base/clock.h"
+#include "runtimes/runner/runner_i.h"
+
+enum { SPARES = 3 };
+
+static struct runner r;
+static int far_end; /* of the door */
+
+static void setting(const char *spares)
+{
+	const char *overrides[] = { spares };
+
+	orch_settings_free(r.settings);
+	assert_int_equal(orch_settings_load("/dev/null", overrides, 1, &r.settings, NULL), 0);
+}
+
+static int begin(void **state)
+{
+	int pair[2];
+
+	(void)state;
+	memset(&r, 0, sizeof(r));
+	setting("spare_sandboxes=3");
+	r.host = (struct rt_host){ .uid_base = 1u << 20, .uid_range = 1u << 16, .landlock = true };
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	r.door = pair[0];
+	far_end = pair[1];
+	return 0;
+}
+
+/* Processes that this one has started. */
+static int children(void)
+{
+	char path[64], text[4096] = "";
+	int n = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+	f = fopen(path, "re");
+	assert_non_null(f);
+	if (fgets(text, sizeof(text), f))
+		for (const char *p = text; (p = strchr(p, ' ')); p++)
+			n++;
+	(void)fclose(f);
+	return n;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	stock_clear(&r);
+	assert_int_equal(children(), 0);
+	close(r.door);
+	close(far_end);
+	orch_settings_free(r.settings);
+	return 0;
+}
+
+/* n runs, each ordered before the one before it was over. */
+static void row(size_t n)
+{
+	char c = 'x';
+
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(send(far_end, &c, 1, 0), 1);
+	for (size_t i = 0; i < n; i++) {
+		stock_take(&r);
+		assert_non_null(r.sandbox);
+		assert_true(stock_wait(&r));
+		assert_int_equal(recv(r.door, &c, 1, 0), 1);
+		stock_used(&r);
+	}
+	stock_take(&r);
+}
+
+static void one_is_enough_for_one_after_the_other(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		row(1);
+		assert_int_equal(stock_tend(&r), INT64_MAX);
+		assert_int_equal(r.stock.n, 0);
+		assert_int_equal(children(), 1);
+	}
+}
+
+static void a_row_leaves_as_many_as_it_wanted(void **state)
+{
+	(void)state;
+	row(3);
+	assert_true(stock_tend(&r) > sbx_boot_us());
+	assert_int_equal(r.stock.n, 2);
+	assert_int_equal(children(), 3); /* nothing of those that were used up */
+	/* They are there for the next row, which needs none to be made. */
+	row(3);
+	assert_int_equal(r.stock.n_used, 3);
+	assert_int_equal(r.stock.n, 0);
+	(void)stock_tend(&r);
+	assert_int_equal(r.stock.n_used, 0);
+	assert_int_equal(r.stock.n, 2);
+	assert_int_equal(children(), 3);
+}
+
+static void the_setting_is_the_limit(void **state)
+{
+	(void)state;
+	row(SPARES + 5);
+	(void)stock_tend(&r);
+	assert_int_equal(r.stock.n, SPARES);
+	assert_int_equal(children(), SPARES + 1);
+}
+
+static void none_where_none_is_wished(void **state)
+{
+	(void)state;
+	setting("spare_sandboxes=0");
+	row(5);
+	assert_int_equal(r.stock.n_used, 0);
+	assert_int_equal(stock_tend(&r), INT64_MAX);
+	assert_int_equal(r.stock.n, 0);
+	assert_int_equal(children(), 1);
+}
+
+static void an_order_goes_first(void **state)
+{
+	char c = 'x';
+
+	(void)state;
+	row(3);
+	assert_int_equal(send(far_end, &c, 1, 0), 1);
+	assert_int_equal(stock_tend(&r), 0);
+	assert_int_equal(r.stock.n, 0);
+}
+
+static void after_a_calm_they_go(void **state)
+{
+	(void)state;
+	row(3);
+	(void)stock_tend(&r);
+	assert_int_equal(r.stock.n, 2);
+	r.stock.last_us -= 601 * SBX_SECOND_US;
+	assert_int_equal(stock_tend(&r), INT64_MAX);
+	assert_int_equal(r.stock.n, 0);
+	assert_int_equal(children(), 1);
+}
+
+static void the_end_of_the_door_ends_the_wait(void **state)
+{
+	char c;
+
+	(void)state;
+	row(2);
+	shutdown(far_end, SHUT_WR);
+	assert_true(stock_wait(&r));
+	assert_int_equal(recv(r.door, &c, 1, 0), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(one_is_enough_for_one_after_the_other, begin, end),
+		cmocka_unit_test_setup_teardown(a_row_leaves_as_many_as_it_wanted, begin, end),
+		cmocka_unit_test_setup_teardown(the_setting_is_the_limit, begin, end),
+		cmocka_unit_test_setup_teardown(none_where_none_is_wished, begin, end),
+		cmocka_unit_test_setup_teardown(an_order_goes_first, begin, end),
+		cmocka_unit_test_setup_teardown(after_a_calm_they_go, begin, end),
+		cmocka_unit_test_setup_teardown(the_end_of_the_door_ends_the_wait, begin, end),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
