@@ -165,7 +165,10 @@ static bool serve(struct runner *r)
 	for (;;) {
 		stock_take(r);
 		crash_point("idle");
-		if (!say_ready(r) || !stock_wait(r) || !wait_for_run(r, &order))
+		if (!say_ready(r))
+			return true;
+		stock_wait(r);
+		if (!wait_for_run(r, &order))
 			return true;
 		if (!job_run(r, &order))
 			return false;

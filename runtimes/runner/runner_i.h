@@ -51,8 +51,9 @@ void stock_used(struct runner *r);
 /* Makes what is wanted and takes down what is not, until that is done or an order waits. Returns
  * when to look again, boot clock: 0 at once, for an order waits; INT64_MAX: not before one does. */
 int64_t stock_tend(struct runner *r);
-/* Waits for an order, or the end of the door, and tends the stock meanwhile. False: cannot wait. */
-bool stock_wait(struct runner *r);
+/* Tends the stock until an order, or the end of the door, is there or is all that is to wait for.
+ */
+void stock_wait(struct runner *r);
 void stock_clear(struct runner *r);
 
 /* ---- plan.c: spec -> plan -------------------------------------------------------------------- */

@@ -122,20 +122,17 @@ int64_t stock_tend(struct runner *r)
 	}
 }
 
-bool stock_wait(struct runner *r)
+void stock_wait(struct runner *r)
 {
-	int64_t until, left;
+	int64_t until;
 
-	while ((until = stock_tend(r)) != 0) {
+	while ((until = stock_tend(r)) != 0 && until != INT64_MAX) {
 		struct pollfd p = { .fd = r->door, .events = POLLIN };
-		int n;
+		int64_t left = (until - sbx_boot_us()) / 1000 + 1;
 
-		left = (until - sbx_boot_us()) / 1000 + 1;
-		n = poll(&p, 1, until == INT64_MAX ? -1 : left > 0 ? (int)left : 0);
-		if (n < 0 && errno != EINTR)
-			return false;
+		if (poll(&p, 1, left > 0 ? (int)left : 0) < 0 && errno != EINTR)
+			return; /* the stock can wait, then */
 	}
-	return true;
 }
 
 void stock_clear(struct runner *r)

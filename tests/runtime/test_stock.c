@@ -80,7 +80,7 @@ static void row(size_t n)
 	for (size_t i = 0; i < n; i++) {
 		stock_take(&r);
 		assert_non_null(r.sandbox);
-		assert_true(stock_wait(&r));
+		stock_wait(&r);
 		assert_int_equal(recv(r.door, &c, 1, 0), 1);
 		stock_used(&r);
 	}
@@ -165,7 +165,7 @@ static void the_end_of_the_door_ends_the_wait(void **state)
 	(void)state;
 	row(2);
 	shutdown(far_end, SHUT_WR);
-	assert_true(stock_wait(&r));
+	stock_wait(&r);
 	assert_int_equal(recv(r.door, &c, 1, 0), 0);
 }
 
