@@ -196,6 +196,20 @@ int store_changes_last(struct store *s, int64_t *ret, struct sbx_error *e)
 	return 0;
 }
 
+int store_changes_time(struct store *s, int64_t *ret_us, struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	int r = store_reader_get(s, &rd, e);
+
+	if (r == 0)
+		r = store_first(rd.c, SQL_CHANGE_NEWEST, NULL, 0, &q, e);
+	if (r < 0)
+		return r;
+	*ret_us = r ? store_col_int(&q, 0) : 0;
+	return 0;
+}
+
 int store_tx_changes_prune(struct store_tx *tx, int64_t keep, struct sbx_error *e)
 {
 	store_autoquery q = { NULL, NULL };

@@ -142,7 +142,18 @@ static const char version_3[] =
 	" bytes BIGINT NOT NULL, files BIGINT NOT NULL, UNIQUE (session_id, name));"
 	"CREATE INDEX snapshots_session ON snapshots (session_id, rid);";
 
-static const char *const migrations[] = { version_1, version_2, version_3 };
+static const char version_4[] =
+	/* The rows of labels get numbers: the oldest one of a label is what a directory of its runs
+	 * is known by. And administrators look for the label of anybody's runs. */
+	"CREATE TABLE numbered_labels (num %ROW%, holder TEXT NOT NULL, label TEXT NOT NULL,"
+	" run BIGINT NOT NULL, UNIQUE (holder, label, run));"
+	"INSERT INTO numbered_labels (holder, label, run)"
+	" SELECT holder, label, run FROM run_labels ORDER BY run, label;"
+	"DROP TABLE run_labels;"
+	"ALTER TABLE numbered_labels RENAME TO run_labels;"
+	"CREATE INDEX run_labels_label ON run_labels (label, run);";
+
+static const char *const migrations[] = { version_1, version_2, version_3, version_4 };
 
 /* Text around the words; the word's name stands between two percent signs. */
 static const struct {

@@ -87,6 +87,25 @@
 #define PHASE_LIVE "phase = $6 AND phase < 4"
 #define PHASE_DONE "phase = $6 AND finished_us > 0"
 
+/*
+ * store_run_keys_by: $1 is the run before, $2 what they have, $3 the owner. Everybody's runs of a
+ * phase come in the order of the index that holds them, by a column that never changes there: those
+ * that have the same in it as the run before, and those that have more.
+ */
+#define KEYS_BY(from, after, value, owner, order)                                               \
+	"SELECT " RUN_KEY " FROM " from " WHERE " after " AND " value " AND " owner             \
+	" ORDER BY " order " LIMIT $4"
+#define ANYBODY "$3 IS NULL"
+#define OF_BEFORE(column) "(SELECT before." column " FROM runs AS before WHERE before.rid = $1)"
+#define KEYS_ALL(column, first, value)                                                          \
+	"SELECT " RUN_KEY ", " column " FROM runs WHERE rid > $1 AND " value " AND " ANYBODY     \
+	" AND " column " = " OF_BEFORE(column) " UNION ALL "                                    \
+	"SELECT " RUN_KEY ", " column " FROM runs WHERE " column " > COALESCE("                 \
+	OF_BEFORE(column) ", " first ") AND " value " ORDER BY " column ", rid LIMIT $4"
+#define BY_LIVE     "phase = $2 AND phase < 4"
+#define BY_DONE     "phase = $2 AND finished_us > 0"
+#define RUNS_LABELS "run_labels, runs"
+
 /* store_started_*: the live rows, and those of each terminal phase in the order of an index. */
 #define WHERE_STARTED(phase, owner, workspace, grp, scope, image)                               \
 	" FROM runs WHERE started_us >= $1 AND started_us <= $2 AND ($3 = 0 OR $3 = " phase     \
@@ -163,6 +182,37 @@ X(KEY_LATEST_OWNER, "runs_owner",                                               
 X(KEYS, PK, "SELECT " RUN_KEY " FROM runs WHERE rid > $1 ORDER BY rid LIMIT $2")                \
 X(KEYS_OWNER, "runs_owner",                                                                     \
   "SELECT " RUN_KEY " FROM runs WHERE rid > $1 AND owner = $2 ORDER BY rid LIMIT $3")           \
+X(KEYS_LIVE, "runs_live (phase=? AND owner=? AND rid>?)",                                       \
+  KEYS_ALL("owner", "''", BY_LIVE))                                                             \
+X(KEYS_LIVE_OWNER, "runs_live (phase=? AND owner=? AND rid>?)",                                 \
+  KEYS_BY("runs", "rid > $1", BY_LIVE, "owner = $3", "rid"))                                    \
+X(KEYS_DONE, "runs_started (phase=? AND started_us=? AND rid>?)",                               \
+  KEYS_ALL("started_us", "-1", BY_DONE))                                                        \
+X(KEYS_DONE_OWNER, "runs_owner_done (owner=? AND phase=? AND rid>?)",                           \
+  KEYS_BY("runs", "rid > $1", BY_DONE, "owner = $3", "rid"))                                    \
+X(KEYS_SESSION, "runs_session (session_id=? AND rid>?)",                                        \
+  KEYS_BY("runs", "rid > $1", "session_id = $2", ANY("3", "owner"), "rid"))                     \
+X(KEYS_LABEL, "run_labels_label (label=? AND run>?)",                                           \
+  KEYS_BY(RUNS_LABELS, "run > $1", "label = $2 AND rid = run", ANYBODY, "run"))                 \
+X(KEYS_LABEL_OWNER, "sqlite_autoindex_run_labels_1 (holder=? AND label=? AND run>?)",           \
+  KEYS_BY(RUNS_LABELS, "run > $1", "label = $2 AND rid = run", "holder = $3", "run"))           \
+X(LABEL_NEXT, "run_labels_label (label>?)",                                                     \
+  "SELECT num, label FROM run_labels WHERE label > $1 AND ($2 IS NULL OR holder = $2) "         \
+  "ORDER BY label, run LIMIT 1")                                                                \
+X(LABEL_NEXT_OWNER, "sqlite_autoindex_run_labels_1 (holder=? AND label>?)",                     \
+  "SELECT num, label FROM run_labels WHERE label > $1 AND holder = $2 "                         \
+  "ORDER BY label, run LIMIT 1")                                                                \
+X(LABEL_FIND, "run_labels_label (label=?)",                                                     \
+  "SELECT num, label FROM run_labels WHERE label = $1 AND ($2 IS NULL OR holder = $2) "         \
+  "ORDER BY run LIMIT 1")                                                                       \
+X(LABEL_FIND_OWNER, "sqlite_autoindex_run_labels_1 (holder=? AND label=?)",                     \
+  "SELECT num, label FROM run_labels WHERE label = $1 AND holder = $2 ORDER BY run LIMIT 1")    \
+X(LABEL_GET, PK, "SELECT num, label FROM run_labels WHERE num = $1")                            \
+X(USER_NEXT, "runs_owner (owner>?)",                                                            \
+  "SELECT rid, owner FROM runs WHERE owner > $1 ORDER BY owner, rid LIMIT 1")                   \
+X(USER_FIND, "runs_owner (owner=?)",                                                            \
+  "SELECT rid, owner FROM runs WHERE owner = $1 ORDER BY rid LIMIT 1")                          \
+X(USER_GET, PK, "SELECT rid, owner FROM runs WHERE rid = $1")                                   \
 X(LOG_FACTS, BY_ID,                                                                             \
   "SELECT phase, started_us, finished_us, has_exit_code, exit_code, runtime, reason "           \
   "FROM runs WHERE id = $1")                                                                    \
@@ -355,6 +405,8 @@ X(CHANGES, PK,                                                                  
 X(CHANGES_RANGE, PK,                                                                            \
   "SELECT (SELECT seq FROM changes WHERE seq > 0 ORDER BY seq LIMIT 1), "                       \
   "(SELECT seq FROM changes WHERE seq > 0 ORDER BY seq DESC LIMIT 1)")                          \
+X(CHANGE_NEWEST, PK,                                                                            \
+  "SELECT at_us FROM changes WHERE seq > 0 ORDER BY seq DESC LIMIT 1")                          \
 X(CHANGES_PRUNE, PK, "DELETE FROM changes WHERE seq <= $1")                                     \
 STORE_SESSION_STATEMENTS(X)
 

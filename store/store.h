@@ -260,6 +260,33 @@ int store_run_latest(struct store *s, const char *user, struct store_run_key *re
 /* Up to max keys with row > after in order of row; user NULL: all. Returns the number. */
 int store_run_keys(struct store *s, const char *user, int64_t after, struct store_run_key *ret,
 		   size_t max, struct sbx_error *e);
+/* The same for runs that have one of these; none: as store_run_keys. The order is that of the index
+ * that holds them, and is the same as long as a run is in it. */
+struct store_keys_by {
+	const char *user; /* NULL: anybody's */
+	enum store_phase phase;
+	const char *session_id, *label; /* label: NAME=VALUE */
+	int64_t after;			/* row of the run before, 0: from the first */
+};
+int store_run_keys_by(struct store *s, const struct store_keys_by *by, struct store_run_key *ret,
+		      size_t max, struct sbx_error *e);
+/*
+ * Words that runs have: labels as NAME=VALUE, of a user's runs (NULL: anybody's), and the users
+ * that have runs (user is not looked at). A word has a number, which never changes: for this user,
+ * and for anybody's.
+ */
+enum store_words { STORE_LABELS = 1, STORE_USERS };
+/* In the order of their bytes, behind `after` (""). each() must copy what it keeps; false ends it.
+ */
+int store_words(struct store *s, enum store_words kind, const char *user, const char *after,
+		bool (*each)(void *ctx, int64_t number, const char *word), void *ctx,
+		struct sbx_error *e);
+/* NOT_FOUND: no run of this user has it. */
+int store_word_find(struct store *s, enum store_words kind, const char *user, const char *word,
+		    int64_t *ret_number, struct sbx_error *e);
+/* malloc'd; whoever has it. NOT_FOUND. */
+int store_word_get(struct store *s, enum store_words kind, int64_t number, char **ret,
+		   struct sbx_error *e);
 int store_run_count(struct store *s, const char *user, int64_t *ret, struct sbx_error *e);
 /* The effective spec as text, malloc'd. RUN_NOT_FOUND. */
 int store_run_spec(struct store *s, const char *id, char **ret, struct sbx_error *e);
@@ -430,6 +457,8 @@ int store_tx_change(struct store_tx *tx, const char *kind, int64_t row, const ch
 int store_changes(struct store *s, int64_t after, struct store_change *ret, size_t max,
 		  bool *ret_gap, struct sbx_error *e);
 int store_changes_last(struct store *s, int64_t *ret, struct sbx_error *e);
+/* The time of the newest change; 0 when none is left. */
+int store_changes_time(struct store *s, int64_t *ret_us, struct sbx_error *e);
 int store_tx_changes_prune(struct store_tx *tx, int64_t keep, struct sbx_error *e);
 
 /*

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What directories are made of: runs without their strings, by number and by what they have, and
+ * the words by which they are told apart. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/store_i.h"
+
+static int missing(struct sbx_error *e)
+{
+	return sbx_fail(e, SBX_E_RUN_NOT_FOUND, "no such run");
+}
+
+enum { KEY_OWNER = 9 }; /* the column behind those of RUN_KEY */
+
+static void load_key(struct store_query *q, struct store_run_key *ret)
+{
+	const char *id = store_col_text(q, 1);
+
+	memset(ret, 0, sizeof(*ret));
+	ret->row = store_col_int(q, 0);
+	if (id)
+		memcpy(ret->id, id, strnlen(id, sizeof(ret->id) - 1));
+	ret->uid = store_col_int(q, 2);
+	ret->phase = (enum store_phase)store_col_int(q, 3);
+	ret->created_us = store_col_int(q, 4);
+	ret->changed_us = store_col_int(q, 5);
+	ret->interactive = store_col_int(q, 6) != 0;
+	ret->in_session = store_col_text(q, 7) != NULL;
+	ret->has_exit_code = store_col_int(q, 8) != 0;
+}
+
+int store_run_key(struct store *s, const char *id, const char *user, struct store_run_key *ret,
+		  struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	const char *owner;
+	int r = store_reader_get(s, &rd, e);
+
+	if (r == 0)
+		r = store_first(rd.c, SQL_KEY_GET, STORE_ARGS(store_text(id)), &q, e);
+	if (r < 0)
+		return r;
+	owner = r ? store_col_text(&q, KEY_OWNER) : NULL;
+	if (!owner || (user && strcmp(user, owner) != 0))
+		return missing(e);
+	load_key(&q, ret);
+	return 0;
+}
+
+int store_run_key_row(struct store *s, int64_t row, struct store_run_key *ret, char **ret_user,
+		      struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	int r = store_reader_get(s, &rd, e);
+
+	if (r == 0)
+		r = store_first(rd.c, SQL_KEY_GET_ROW, STORE_ARGS(store_int(row)), &q, e);
+	if (r < 0)
+		return r;
+	if (r == 0)
+		return missing(e);
+	if (ret_user) {
+		*ret_user = store_col_dup(&q, KEY_OWNER);
+		if (!*ret_user)
+			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a user name");
+	}
+	load_key(&q, ret);
+	return 0;
+}
+
+int store_run_latest(struct store *s, const char *user, struct store_run_key *ret,
+		     struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	struct sql_value owner = store_text(user);
+	int r = store_reader_get(s, &rd, e);
+
+	if (r == 0)
+		r = store_first(rd.c, user ? SQL_KEY_LATEST_OWNER : SQL_KEY_LATEST, &owner,
+				user ? 1 : 0, &q, e);
+	if (r < 0)
+		return r;
+	if (r == 0)
+		return missing(e);
+	load_key(&q, ret);
+	return 0;
+}
+
+static int load_keys(struct store *s, enum sql_id id, const struct sql_value *args, size_t n_args,
+		     struct store_run_key *ret, size_t max, struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	size_t n = 0;
+	int r = store_reader_get(s, &rd, e);
+
+	if (r == 0)
+		r = store_start(rd.c, id, args, n_args, &q, e);
+	while (r == 0 && n < max && (r = store_next(&q, e)) == 1) {
+		load_key(&q, &ret[n++]);
+		r = 0;
+	}
+	return r < 0 ? r : (int)n;
+}
+
+int store_run_keys(struct store *s, const char *user, int64_t after, struct store_run_key *ret,
+		   size_t max, struct sbx_error *e)
+{
+	struct sql_value limit = store_int((int64_t)max);
+
+	if (user)
+		return load_keys(s, SQL_KEYS_OWNER,
+				 STORE_ARGS(store_int(after), store_text(user), limit), ret, max,
+				 e);
+	return load_keys(s, SQL_KEYS, STORE_ARGS(store_int(after), limit), ret, max, e);
+}
+
+/* ---- by what they have ----------------------------------------------------------------------- */
+
+int store_run_keys_by(struct store *s, const struct store_keys_by *by, struct store_run_key *ret,
+		      size_t max, struct sbx_error *e)
+{
+	struct sql_value value = store_text(by->label ? by->label : by->session_id);
+	enum sql_id id = SQL_KEYS_SESSION;
+
+	if (by->phase) {
+		value = store_int(by->phase);
+		id = store_phase_terminal(by->phase)
+			     ? (by->user ? SQL_KEYS_DONE_OWNER : SQL_KEYS_DONE)
+			     : (by->user ? SQL_KEYS_LIVE_OWNER : SQL_KEYS_LIVE);
+	} else if (by->label) {
+		id = by->user ? SQL_KEYS_LABEL_OWNER : SQL_KEYS_LABEL;
+	} else if (!by->session_id) {
+		return store_run_keys(s, by->user, by->after, ret, max, e);
+	}
+	return load_keys(s, id,
+			 STORE_ARGS(store_int(by->after), value, store_text(by->user),
+				    store_int((int64_t)max)),
+			 ret, max, e);
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+static const struct {
+	enum sql_id next, next_owner, find, find_owner, get;
+	size_t args; /* of the first four: the word, and for labels whose */
+	const char *what;
+} kinds[] = {
+	[STORE_LABELS] = { SQL_LABEL_NEXT, SQL_LABEL_NEXT_OWNER, SQL_LABEL_FIND,
+			   SQL_LABEL_FIND_OWNER, SQL_LABEL_GET, 2, "label" },
+	[STORE_USERS] = { SQL_USER_NEXT, SQL_USER_NEXT, SQL_USER_FIND, SQL_USER_FIND, SQL_USER_GET,
+			  1, "user with runs" },
+};
+
+static int one_word(struct store_conn *c, enum sql_id id, enum store_words kind, const char *user,
+		    const char *word, struct store_query *q, struct sbx_error *e)
+{
+	const struct sql_value args[] = { store_text(word), store_text(user) };
+
+	return store_first(c, id, args, kinds[kind].args, q, e);
+}
+
+/* The index is entered anew for each word, so that the runs that share one are not walked. */
+int store_words(struct store *s, enum store_words kind, const char *user, const char *after,
+		bool (*each)(void *ctx, int64_t number, const char *word), void *ctx,
+		struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	enum sql_id id = user ? kinds[kind].next_owner : kinds[kind].next;
+	sbx_autofree char *at = strdup(after);
+	int r = at ? store_reader_get(s, &rd, e) : -SBX_E_NO_MEMORY;
+
+	while (r == 0 && (r = one_word(rd.c, id, kind, user, at, &q, e)) == 1) {
+		if (!each(ctx, store_col_int(&q, 0), store_col_text(&q, 1)))
+			return 0;
+		free(at);
+		at = store_col_dup(&q, 1);
+		r = at ? 0 : -SBX_E_NO_MEMORY;
+	}
+	return r == -SBX_E_NO_MEMORY ? sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a word") : r;
+}
+
+static int no_word(enum store_words kind, struct sbx_error *e)
+{
+	return sbx_fail(e, SBX_E_NOT_FOUND, "no such %s", kinds[kind].what);
+}
+
+int store_word_find(struct store *s, enum store_words kind, const char *user, const char *word,
+		    int64_t *ret_number, struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	int r = store_reader_get(s, &rd, e);
+
+	if (r == 0)
+		r = one_word(rd.c, user ? kinds[kind].find_owner : kinds[kind].find, kind, user,
+			     word, &q, e);
+	if (r <= 0)
+		return r < 0 ? r : no_word(kind, e);
+	*ret_number = store_col_int(&q, 0);
+	return 0;
+}
+
+int store_word_get(struct store *s, enum store_words kind, int64_t number, char **ret,
+		   struct sbx_error *e)
+{
+	store_autoreader rd = { NULL, NULL };
+	store_autoquery q = { NULL, NULL };
+	int r = store_reader_get(s, &rd, e);
+
+	if (r == 0)
+		r = store_first(rd.c, kinds[kind].get, STORE_ARGS(store_int(number)), &q, e);
+	if (r <= 0)
+		return r < 0 ? r : no_word(kind, e);
+	*ret = store_col_dup(&q, 1);
+	return *ret ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a word");
+}
