@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 
-static void set_times(struct stat *st, int64_t born_us, int64_t changed_us)
+void node_times(struct stat *st, int64_t born_us, int64_t changed_us)
 {
 	st->st_mtim.tv_sec = changed_us / SBX_SECOND_US;
 	st->st_mtim.tv_nsec = (changed_us % SBX_SECOND_US) * 1000;
@@ -134,10 +134,10 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	st->st_gid = st->st_uid == f->uid ? getgid() : (gid_t)st->st_uid;
 	st->st_blksize = 4096;
 	if (run)
-		set_times(st, run->key.created_us,
-			  n->view == MS_V_SPEC ? run->key.created_us : run->key.changed_us);
+		node_times(st, run->key.created_us,
+			   n->view == MS_V_SPEC ? run->key.created_us : run->key.changed_us);
 	else
-		set_times(st, f->started_us, f->started_us);
+		node_times(st, f->started_us, f->started_us);
 	r = set_size(f, req, ino, n, run, st);
 	st->st_blocks = (st->st_size + 511) / 512;
 	*timeout = attr_timeout(n, run);
@@ -150,7 +150,7 @@ static void runs_times(struct fsd *f, struct stat *st)
 	struct store_run_key key;
 
 	if (store_run_latest(f->store, NULL, &key, NULL) == 0)
-		set_times(st, f->started_us, key.created_us);
+		node_times(st, f->started_us, key.created_us);
 }
 
 int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout)
@@ -170,6 +170,8 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 		return -ENOENT;
 	if (is_session_node(ino_node(ino)))
 		return session_attr(f, req, ino, st, timeout);
+	if (is_by_node(ino_node(ino)))
+		return by_attr(f, req, ino, st, timeout);
 	if (!ino_of_run(ino)) {
 		r = node_attr_run(f, req, ino, NULL, st, timeout);
 		if (r == 0 && ino_node(ino) == MS_N_RUNS) {

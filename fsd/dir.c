@@ -12,7 +12,7 @@
 
 enum { RUNS_BATCH = 256 };
 
-static bool visible(const struct orch_principal *p, const struct ms_node *n)
+bool dir_visible(const struct orch_principal *p, const struct ms_node *n)
 {
 	return n->who != MS_WHO_ADMIN || p->admin;
 }
@@ -100,6 +100,8 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 		return child_run(f, req, name, ret);
 	if (is_session_node(node))
 		return session_child(f, req, parent, name, ret);
+	if (is_by_node(node))
+		return by_child(f, req, parent, name, ret);
 	if (node == MS_N_RUNTIME) {
 		r = runtime_index(name, &row);
 		if (r < 0)
@@ -108,7 +110,7 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 		return child_of_run(f, req, row, node, ret);
 	}
 	who_is(f, req, &p);
-	if (!visible(&p, ms_node(node)))
+	if (!dir_visible(&p, ms_node(node)))
 		return -ENOENT;
 	if (serial_index(node) >= 0)
 		row = take_serial(f, serial_index(node));
@@ -158,6 +160,17 @@ static bool add_dot(struct listing *l, const char *name, fuse_ino_t ino, off_t n
 	return dir_add(l, name, next, &e);
 }
 
+static int attr_of(struct listing *l, const struct run_ref *run, struct fuse_entry_param *e)
+{
+	enum ms_node_id node = ino_node(e->ino);
+
+	if (is_session_node(node))
+		return session_attr(l->f, l->req, e->ino, &e->attr, &e->attr_timeout);
+	if (is_by_node(node))
+		return by_attr(l->f, l->req, e->ino, &e->attr, &e->attr_timeout);
+	return node_attr_run(l->f, l->req, e->ino, run, &e->attr, &e->attr_timeout);
+}
+
 static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 		      const struct run_ref *run)
 {
@@ -172,9 +185,7 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 	if (node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK)
 		e.ino = 0; /* its number is made by a look-up */
 	if (l->plus && e.ino) {
-		int r = is_session_node(node)
-				? session_attr(l->f, l->req, e.ino, &e.attr, &e.attr_timeout)
-				: node_attr_run(l->f, l->req, e.ino, run, &e.attr, &e.attr_timeout);
+		int r = attr_of(l, run, &e);
 
 		if (r == -ENOENT)
 			return true;
@@ -191,18 +202,20 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 	return dir_add(l, n->name, OFF_FIXED + (off_t)node, &e);
 }
 
-static bool add_run(struct listing *l, const struct store_run_key *key)
+static bool add_run(struct listing *l, const struct store_run_key *key, enum ms_node_id node)
 {
 	struct run_ref run = { .key = *key, .mine = true };
 	struct fuse_entry_param e = { 0 };
 
-	fill_entry(l->f, ino_make(key->row, MS_N_RUN), &run, &e);
+	fill_entry(l->f, ino_make(key->row, node), &run, &e);
 	if (node_attr_run(l->f, l->req, e.ino, &run, &e.attr, &e.attr_timeout) < 0)
 		return true;
 	return dir_add(l, key->id, OFF_DYNAMIC + key->row, &e);
 }
 
-static int add_runs(struct listing *l, const struct orch_principal *p, int64_t after)
+int dir_add_runs(struct listing *l, struct store_keys_by *by, enum ms_node_id node,
+		 bool (*add)(struct listing *l, const struct store_run_key *key,
+			     enum ms_node_id node))
 {
 	struct store_run_key keys[RUNS_BATCH];
 	sbx_autoerror e = SBX_ERROR_INIT;
@@ -213,13 +226,13 @@ static int add_runs(struct listing *l, const struct orch_principal *p, int64_t a
 	do {
 		if (want > RUNS_BATCH)
 			want = RUNS_BATCH;
-		n = store_run_keys(l->f->store, p->admin ? NULL : p->user, after, keys, want, &e);
+		n = store_run_keys_by(l->f->store, by, keys, want, &e);
 		if (n < 0)
 			return -fsd_errno(&e);
 		for (int i = 0; i < n; i++) {
-			if (!add_run(l, &keys[i]))
+			if (!add(l, &keys[i], node))
 				return 0;
-			after = keys[i].row;
+			by->after = keys[i].row;
 		}
 	} while ((size_t)n == want);
 	return 0;
@@ -254,13 +267,18 @@ static int list(struct listing *l, fuse_ino_t dir, const struct orch_principal *
 		return 0;
 	if (off < OFF_DYNAMIC) {
 		while ((at = ms_node_next(ino_node(dir), at)) != MS_N_NONE)
-			if (visible(p, ms_node(at)) && !add_fixed(l, dir, at, run))
+			if (dir_visible(p, ms_node(at)) && !add_fixed(l, dir, at, run))
 				return 0;
 	}
-	if (ino_node(dir) == MS_N_RUNS)
-		return add_runs(l, p, after);
+	if (ino_node(dir) == MS_N_RUNS) {
+		struct store_keys_by all = { .user = p->admin ? NULL : p->user, .after = after };
+
+		return dir_add_runs(l, &all, MS_N_RUN, add_run);
+	}
 	if (ino_node(dir) == MS_N_RUNTIMES)
 		add_runtimes(l, after);
+	if (is_by_node(ino_node(dir)))
+		return by_list(l, dir, after);
 	return session_list(l, dir, p, after);
 }
 
@@ -277,7 +295,7 @@ void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t 
 		r = run_by_row(f, req, ino_row(ino), &run);
 	else if (is_session_node(ino_node(ino)))
 		r = session_of(f, req, ino, &session);
-	else if (!visible(&p, ms_node(ino_node(ino))))
+	else if (!dir_visible(&p, ms_node(ino_node(ino))))
 		r = -EACCES;
 	if (r == 0) {
 		l.buf = malloc(size);

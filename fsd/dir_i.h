@@ -25,8 +25,23 @@ struct listing {
 /* False: the buffer is full. */
 bool dir_add(struct listing *l, const char *name, off_t next, const struct fuse_entry_param *e);
 
+/* May the caller see that such nodes exist? */
+bool dir_visible(const struct orch_principal *p, const struct ms_node *n);
+/* The runs of `by`, as long as there is room, each by add(), which is false when there is none. The
+ * place of an entry is the row of its run. -errno. */
+int dir_add_runs(struct listing *l, struct store_keys_by *by, enum ms_node_id node,
+		 bool (*add)(struct listing *l, const struct store_run_key *key,
+			     enum ms_node_id node));
+
 /* session_dir.c: what the state has in sessions/ and below. after: the row of the last one that was
  * listed, 0: from the first. -errno. */
 int session_list(struct listing *l, fuse_ino_t dir, const struct orch_principal *p, int64_t after);
+/* Calls each() for the sessions behind this row that the caller may see, with their names for him;
+ * false: the buffer is full. -errno. */
+int session_each(struct listing *l, const struct orch_principal *p, int64_t after,
+		 bool (*each)(struct listing *l, int64_t row, const char *name));
+
+/* by.c: the same for what the state has below by/. */
+int by_list(struct listing *l, fuse_ino_t dir, int64_t after);
 
 #endif

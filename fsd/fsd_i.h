@@ -142,6 +142,7 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 /* The same when the run is known already. */
 int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
 		  struct stat *st, double *timeout);
+void node_times(struct stat *st, int64_t born_us, int64_t changed_us);
 /* How many bytes a reader of a rendered node would get. -errno. */
 int node_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, off_t *ret);
 /* Does this child of a run exist in its present state? */
@@ -414,6 +415,15 @@ double session_entry_time(struct fsd *f, enum ms_node_id node);
 int session_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
 /* The bytes of a node whose view is of a session. The caller has looked whether it may be seen. */
 int session_render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct sbx_buf *out);
+
+/* ---- by.c: runs by what they have ------------------------------------------------------------ */
+
+bool is_by_node(enum ms_node_id node);
+int by_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+	     struct fuse_entry_param *ret);
+int by_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
+/* Where a symlink to a run leads, for a caller who may see it. -errno. */
+int by_link(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct sbx_buf *out);
 
 /* ---- session_ops.c --------------------------------------------------------------------------- */
 

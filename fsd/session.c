@@ -136,15 +136,6 @@ int session_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct session_ref
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
-static void set_times(struct stat *st, const struct session_ref *s)
-{
-	st->st_mtim.tv_sec = s->changed_us / SBX_SECOND_US;
-	st->st_mtim.tv_nsec = (s->changed_us % SBX_SECOND_US) * 1000;
-	st->st_ctim = st->st_mtim;
-	st->st_atim.tv_sec = s->created_us / SBX_SECOND_US;
-	st->st_atim.tv_nsec = (s->created_us % SBX_SECOND_US) * 1000;
-}
-
 /* Whether a name that others may give away again is still the same can only be asked. */
 double session_entry_time(struct fsd *f, enum ms_node_id node)
 {
@@ -182,7 +173,7 @@ static int attr_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct s
 	st->st_uid = s->uid >= 0 ? (uid_t)s->uid : f->uid;
 	st->st_gid = st->st_uid == f->uid ? getgid() : (gid_t)st->st_uid;
 	st->st_blksize = 4096;
-	set_times(st, s);
+	node_times(st, s->created_us, s->changed_us);
 	*timeout = attr_time(n);
 	if (n->view != MS_V_NONE)
 		r = node_size(f, req, ino, &st->st_size);

@@ -24,18 +24,18 @@ static bool add(struct listing *l, fuse_ino_t ino, const char *name, mode_t type
 	return dir_add(l, name, OFF_DYNAMIC + row, &e);
 }
 
-static bool add_session(struct listing *l, const struct orch_principal *p,
-			const struct store_session *s)
+static bool add_session(struct listing *l, int64_t row, const char *name)
 {
-	bool mine = strcmp(p->user, s->user) == 0;
-
-	if (s->ending_us || (s->expires_us && s->expires_us <= sbx_now_us()))
-		return true;
-	return add(l, ino_make(s->row, MS_N_SESSION), mine && s->entry ? s->entry : s->id, S_IFDIR,
-		   s->row);
+	return add(l, ino_make(row, MS_N_SESSION), name, S_IFDIR, row);
 }
 
-static int list_sessions(struct listing *l, const struct orch_principal *p, int64_t after)
+static bool is_there(const struct store_session *s)
+{
+	return !s->ending_us && (!s->expires_us || s->expires_us > sbx_now_us());
+}
+
+int session_each(struct listing *l, const struct orch_principal *p, int64_t after,
+		 bool (*each)(struct listing *l, int64_t row, const char *name))
 {
 	struct store_session list[BATCH];
 	sbx_autoerror e = SBX_ERROR_INIT;
@@ -48,8 +48,12 @@ static int list_sessions(struct listing *l, const struct orch_principal *p, int6
 		if (n < 0)
 			return -fsd_errno(&e);
 		for (int i = 0; i < n; i++) {
-			after = list[i].row;
-			room = room && add_session(l, p, &list[i]);
+			const struct store_session *s = &list[i];
+			bool mine = strcmp(p->user, s->user) == 0;
+
+			after = s->row;
+			if (room && is_there(s))
+				room = each(l, s->row, mine && s->entry ? s->entry : s->id);
 			store_session_clear(&list[i]);
 		}
 	} while (room && n == BATCH);
@@ -128,7 +132,7 @@ int session_list(struct listing *l, fuse_ino_t dir, const struct orch_principal 
 	int r;
 
 	if (node == MS_N_SESSIONS)
-		return list_sessions(l, p, after);
+		return session_each(l, p, after, add_session);
 	if (node != MS_N_SESS_RUNS && node != MS_N_SESS_SHOTS)
 		return 0;
 	r = session_of(l->f, l->req, dir, &s);

@@ -49,20 +49,15 @@ enum ms_node_id ms_node_next(enum ms_node_id parent, enum ms_node_id after)
 }
 
 /* What is written where the state has a name. */
-static const char *stands_for(enum ms_node_id id)
-{
-	switch (id) {
-	case MS_N_RUN:
-	case MS_N_SESS_RUN:
-		return "<run>";
-	case MS_N_SESSION:
-		return "<session>";
-	case MS_N_SHOT:
-		return "<snapshot>";
-	default:
-		return "<name>.json";
-	}
-}
+static const char *const stands_for[MS_N__COUNT] = {
+	[MS_N_RUN] = "<run>",		[MS_N_SESS_RUN] = "<run>",
+	[MS_N_BY_PHASE_RUN] = "<run>",	[MS_N_BY_LABEL_RUN] = "<run>",
+	[MS_N_BY_SESS_RUN] = "<run>",	[MS_N_BY_USER_RUN] = "<run>",
+	[MS_N_SESSION] = "<session>",	[MS_N_BY_SESS_OF] = "<session>",
+	[MS_N_SHOT] = "<snapshot>",	[MS_N_BY_PHASE_OF] = "<phase>",
+	[MS_N_BY_LABEL_OF] = "<label>", [MS_N_BY_USER_OF] = "<user>",
+	[MS_N_RUNTIME] = "<name>.json",
+};
 
 void ms_node_path(enum ms_node_id id, struct sbx_buf *out)
 {
@@ -72,7 +67,68 @@ void ms_node_path(enum ms_node_id id, struct sbx_buf *out)
 		return;
 	ms_node_path(n->parent, out);
 	sbx_buf_puts(out, "/");
-	sbx_buf_puts(out, strcmp(n->name, "*") == 0 ? stands_for(id) : n->name);
+	sbx_buf_puts(out, strcmp(n->name, "*") == 0 ? stands_for[id] : n->name);
+}
+
+static bool is_escaped(const char *word, const char *at)
+{
+	bool dots = strcmp(word, ".") == 0 || strcmp(word, "..") == 0;
+	unsigned char c = (unsigned char)*at;
+
+	return c == '/' || c == '%' || c < ' ' || c == 0x7f || dots;
+}
+
+bool ms_word_name(const char *word, char ret[MS_WORD_SIZE])
+{
+	static const char digits[] = "0123456789ABCDEF";
+	size_t n = 0;
+
+	for (const char *p = word; *p; p++) {
+		bool escaped = is_escaped(word, p);
+		unsigned char c = (unsigned char)*p;
+
+		if (n + (escaped ? 3 : 1) >= MS_WORD_SIZE)
+			return false;
+		if (!escaped) {
+			ret[n++] = *p;
+			continue;
+		}
+		ret[n++] = '%';
+		ret[n++] = digits[c >> 4];
+		ret[n++] = digits[c & 15];
+	}
+	ret[n] = '\0';
+	return n > 0;
+}
+
+static int digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+bool ms_name_word(const char *name, char ret[MS_WORD_SIZE])
+{
+	char again[MS_WORD_SIZE];
+	size_t n = 0;
+
+	for (const char *p = name; *p; p++) {
+		int c = (unsigned char)*p;
+
+		if (n + 1 >= MS_WORD_SIZE)
+			return false;
+		if (c == '%') {
+			if (digit(p[1]) < 0 || digit(p[2]) < 0)
+				return false;
+			c = digit(p[1]) << 4 | digit(p[2]);
+			p += 2;
+		}
+		if (c == '\0')
+			return false;
+		ret[n++] = (char)c;
+	}
+	ret[n] = '\0';
+	/* What needs no escape is not escaped, so that a directory has one name. */
+	return ms_word_name(ret, again) && strcmp(again, name) == 0;
 }
 
 static const char head[] =
@@ -89,6 +145,7 @@ static const char head[] =
 	"    mkdir sessions/work                                    files that many runs share:\n"
 	"    cp -r src sessions/work/workspace                      put some there,\n"
 	"    echo '{...}' > sessions/work/runs/new                  run something on them\n"
+	"    cat by/label/ci=17/*/status; ls by/phase/failed        find runs by what they have\n"
 	"\n"
 	"A spec is one JSON object; only \"command\" is needed:\n"
 	"    {\"command\":[\"python3\",\"main.py\"],\n"

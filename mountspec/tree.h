@@ -92,6 +92,18 @@ enum ms_node_id ms_node_child(enum ms_node_id parent, const char *name);
 enum ms_node_id ms_node_next(enum ms_node_id parent, enum ms_node_id after);
 /* "/runs/<run>/status" and the like. */
 void ms_node_path(enum ms_node_id id, struct sbx_buf *out);
+
+/*
+ * A word of the state as a name: '/', '%' and control characters, and the dots of a word that is
+ * "." or "..", are written as % and two digits (upper case), as in a URL. One name for each word
+ * and the other way round.
+ */
+enum { MS_WORD_SIZE = 256 };
+/* False: it has no name, since it is empty or the name would be longer than one may be. */
+bool ms_word_name(const char *word, char ret[MS_WORD_SIZE]);
+/* False: it is no name of a word. */
+bool ms_name_word(const char *name, char ret[MS_WORD_SIZE]);
+
 /* The text of README on the mount. */
 void ms_tree_readme(struct sbx_buf *out);
 

@@ -369,7 +369,8 @@ def rows_of_the_tree():
         if parent == "NONE":
             continue
         name = {"RUN": "ID", "RUNTIME": "NAME.json", "SESSION": "NAME", "SESS_BY_ID": "ID", "SESS_RUN": "ID",
-                "SHOT": "NAME"}.get(sym, name)
+                "SHOT": "NAME", "BY_PHASE_OF": "PHASE", "BY_LABEL_OF": "KEY=VALUE", "BY_SESS_OF": "NAME",
+                "BY_USER_OF": "NAME"}.get(sym, "ID" if re.match("BY_.*_RUN", sym) else name)
         paths[sym] = paths[parent] + name + ("/" if kind == "DIR" else "")
         yield "| `%s`%s | %s | %s |" % (paths[sym], "" if listed == "true" else " +", mode,
                                         doc.replace("|", "\\|"))

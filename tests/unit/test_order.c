@@ -88,7 +88,7 @@ static void order__without_a_row_says_only_which(void **state)
 /* The runner reads the store then. */
 static void order__leaves_out_what_is_too_long(void **state)
 {
-	char spec[ORCH_ORDER_MAX + 1], msg[ORCH_ORDER_MAX + 1];
+	char spec[ORCH_ORDER_MAX + 1] = "", msg[ORCH_ORDER_MAX + 1];
 	struct orch_order o = full(spec), got;
 	size_t longest = 0;
 

@@ -192,6 +192,9 @@ static void path__is_spelled_from_the_root(void **state)
 		     { MS_N_RUNTIME, "/runtimes/<name>.json" },
 		     { MS_N_SESS_RUN, "/sessions/<session>/runs/<run>" },
 		     { MS_N_SHOT_META, "/sessions/<session>/snapshots/<snapshot>/meta.json" },
+		     { MS_N_BY_PHASE_RUN, "/by/phase/<phase>/<run>" },
+		     { MS_N_BY_LABEL_OF, "/by/label/<label>" },
+		     { MS_N_BY_USER_RUN, "/by/user/<user>/<run>" },
 		     { MS_N_ADMIN_QUEUE, "/admin/queue.json" } };
 
 	(void)state;
@@ -201,6 +204,76 @@ static void path__is_spelled_from_the_root(void **state)
 		ms_node_path(rows[i].node, &path);
 		assert_string_equal(path.data, rows[i].path);
 	}
+}
+
+/* ---- words as names -------------------------------------------------------------------------- */
+
+static void word__has_one_name_and_comes_back(void **state)
+{
+	static const char *const rows[][2] = {
+		{ "ci=17", "ci=17" },
+		{ "a=b=c", "a=b=c" },
+		{ "path=a/b", "path=a%2Fb" },
+		{ "/=/", "%2F=%2F" },
+		{ "%2F=", "%252F=" },
+		{ ".", "%2E" },
+		{ "..", "%2E%2E" },
+		{ "...", "..." },
+		{ ".=.", ".=." },
+		{ " *?-\\", " *?-\\" },
+		{ "a\tb\x7f", "a%09b%7F" },
+		{ "\xc3\xa4=\xe6\xbc\xa2", "\xc3\xa4=\xe6\xbc\xa2" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		char name[MS_WORD_SIZE], word[MS_WORD_SIZE];
+
+		assert_true(ms_word_name(rows[i][0], name));
+		assert_string_equal(name, rows[i][1]);
+		assert_true(ms_name_word(name, word));
+		assert_string_equal(word, rows[i][0]);
+	}
+}
+
+static void word__other_names_are_none(void **state)
+{
+	static const char *const rows[] = { "",	    "%",     "a%",  "a%2", "a%2f", "%41", "%00",
+					    "a%2E", "%2E%2", "a/b", "%GG", "%-1",  "%25%" };
+	char word[MS_WORD_SIZE];
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++)
+		assert_false(ms_name_word(rows[i], word));
+	assert_false(ms_name_word(".", word));
+	assert_false(ms_name_word("..", word));
+}
+
+/* Every byte, and every length up to the longest that a name may have. */
+static void word__of_any_bytes_and_length(void **state)
+{
+	char in[MS_WORD_SIZE + 8], name[MS_WORD_SIZE], word[MS_WORD_SIZE];
+
+	(void)state;
+	for (int c = 1; c < 256; c++) {
+		bool escaped = c < ' ' || c == 0x7f || c == '/' || c == '%';
+
+		for (size_t n = 1; n < sizeof(in); n++) {
+			memset(in, c, n);
+			in[n] = '\0';
+			escaped = escaped || (c == '.' && n < 3);
+			if (c == '.' && n >= 3)
+				escaped = false;
+			assert_int_equal(ms_word_name(in, name), n * (escaped ? 3 : 1) < 256);
+			if (n * (escaped ? 3 : 1) >= 256)
+				continue;
+			assert_int_equal(strlen(name), n * (escaped ? 3 : 1));
+			assert_null(strchr(name, '/'));
+			assert_true(ms_name_word(name, word));
+			assert_string_equal(word, in);
+		}
+	}
+	assert_false(ms_word_name("", name));
 }
 
 /* ---- the texts ------------------------------------------------------------------------------- */
@@ -236,6 +309,19 @@ static void add_escaped(struct sbx_buf *b, const char *text)
 	}
 }
 
+static const char *const in_doc[MS_N__COUNT] = {
+	[MS_N_RUN] = "ID",
+	[MS_N_SESS_RUN] = "ID",
+	[MS_N_BY_PHASE_RUN] = "ID",
+	[MS_N_BY_LABEL_RUN] = "ID",
+	[MS_N_BY_SESS_RUN] = "ID",
+	[MS_N_BY_USER_RUN] = "ID",
+	[MS_N_SESS_BY_ID] = "ID",
+	[MS_N_RUNTIME] = "NAME.json",
+	[MS_N_BY_PHASE_OF] = "PHASE",
+	[MS_N_BY_LABEL_OF] = "KEY=VALUE",
+};
+
 /* "runs/ID/ctl" for /runs/<run>/ctl: angle brackets would be markup. */
 static void add_doc_path(struct sbx_buf *b, enum ms_node_id id)
 {
@@ -243,14 +329,7 @@ static void add_doc_path(struct sbx_buf *b, enum ms_node_id id)
 
 	if (n->parent != MS_N_ROOT)
 		add_doc_path(b, n->parent);
-	if (strcmp(n->name, "*") == 0)
-		sbx_buf_puts(b, id == MS_N_RUN || id == MS_N_SESS_RUN ? "ID"
-				: id == MS_N_RUNTIME		      ? "NAME.json"
-								      : "NAME");
-	else if (id == MS_N_SESS_BY_ID)
-		sbx_buf_puts(b, "ID");
-	else
-		sbx_buf_puts(b, n->name);
+	sbx_buf_puts(b, in_doc[id] ? in_doc[id] : strcmp(n->name, "*") == 0 ? "NAME" : n->name);
 	if (n->kind == MS_K_DIR)
 		sbx_buf_puts(b, "/");
 }
@@ -301,6 +380,9 @@ int main(void)
 		cmocka_unit_test(walk__every_child_is_found_by_name_and_in_order),
 		cmocka_unit_test(walk__a_fixed_name_wins_over_a_name_of_the_state),
 		cmocka_unit_test(path__is_spelled_from_the_root),
+		cmocka_unit_test(word__has_one_name_and_comes_back),
+		cmocka_unit_test(word__other_names_are_none),
+		cmocka_unit_test(word__of_any_bytes_and_length),
 		cmocka_unit_test(readme__has_a_line_for_every_node),
 		cmocka_unit_test(doc__has_every_node_and_no_other),
 	};
