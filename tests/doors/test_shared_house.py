@@ -246,6 +246,28 @@ class Documents(Case):
         self.assertEqual([r for r in a.ids() if r in runs], runs)
         self.assertEqual(os.path.basename(os.readlink(os.path.join(self.p.m.mnt, "runs/latest"))), runs[-1])
 
+    def test_what_finds_runs_finds_the_same(self):
+        """by/ of the mount, and the filters of GET /runs."""
+        session = self.p.http.good("POST", "/sessions", doors.text_of({**BASE, "name": "found"})).json["id"]
+        labels = {"ci": "17", "path": "a/b c%&", "\u00e4": "", "k=": "="}
+        for i, door in enumerate(self.p.both * 4):
+            document = sh("exit %d" % (i // 2 % 2), labels=dict(list(labels.items())[i // 3:]))
+            if i % 3:
+                document["session_id"] = session
+                del document["base_image"]  # the session's
+            run = door.submit(document)
+            door.wait(run)
+        rows = [("phase", w) for w in ("queued", "running", "completed", "failed", "killed")] + [("session", "found")]
+        rows += [("label", "%s=%s" % kv) for kv in labels.items()]
+        for what, word in rows:
+            with self.subTest(what=what, word=word):
+                a, b = (d.found_by(what, word) for d in self.p.both)
+                self.assertEqual(a, b)
+                self.assertEqual(bool(a), word not in ("queued", "running", "killed"))
+        with self.assertRaises(FileNotFoundError):
+            self.p.mount.found_by("label", "ci=18")
+        self.assertEqual(self.p.http.found_by("label", "ci=18"), [])
+
     def test_runtimes(self):
         rows = json.loads(self.p.http.document("/runtimes"))["runtimes"]
         names = sorted(os.listdir(os.path.join(self.p.m.mnt, "runtimes")))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tree shows: kinds, modes, owners, names, listings; and what cannot be done in it."""
-import ctypes
 import errno
 import json
 import os
@@ -15,7 +14,9 @@ import sbx  # noqa: E402
 ROW = re.compile(r'^X\((\w+),\s*(\w+),\s*"([^"]*)",\s*(\w+),\s*(0\d+),\s*(\w+),\s*(true|false),\s*(\w+),'
                  r'\s*(\w+),\s*(\w+),\s*"(.*)"\)$')
 DYNAMIC = {"RUN": "<run>", "RUNTIME": "namespace.json", "SESSION": "<session>", "SESS_RUN": "<run>",
-           "SHOT": "<snapshot>"}
+           "SHOT": "<snapshot>", "BY_PHASE_OF": "completed", "BY_LABEL_OF": "kind=tree", "BY_SESS_OF": "<session>",
+           "BY_USER_OF": "<user>", "BY_PHASE_RUN": "<run>", "BY_LABEL_RUN": "<run>", "BY_SESS_RUN": "<run>",
+           "BY_USER_RUN": "<run>"}
 ANY_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
@@ -47,7 +48,7 @@ class TreeCase(sbx.Case):
             cls.session_id = json.load(f)["id"]
         cls.in_session = cls.m.run({"command": ["true"], "session_id": cls.session_id})
         os.mkdir(os.path.join(cls.session, "snapshots/one"))
-        cls.run_ = cls.m.run({"command": ["sh", "-c", "cat; echo x > a"], "interactive": True,
+        cls.run_ = cls.m.run({"command": ["sh", "-c", "cat; echo x > a"], "interactive": True, "labels": {"kind": "tree"},
                               "stdin_b64": "aGkK", "stdin_idle_timeout_sec": 1, "spec_version": "1.1",
                               "capture_patterns": ["a"]})
 
@@ -59,8 +60,9 @@ class TreeCase(sbx.Case):
         if row["when"] == "SESSION":
             return None
         path = row["path"]
-        run = self.in_session if path.startswith("sessions/") else self.run_
-        for word, name in (("<run>", run.id), ("<session>", "tree"), ("<id>", self.session_id), ("<snapshot>", "one")):
+        run = self.in_session if path.startswith(("sessions/", "by/session/")) else self.run_
+        for word, name in (("<run>", run.id), ("<session>", "tree"), ("<id>", self.session_id), ("<snapshot>", "one"),
+                           ("<user>", self.run_.json()["user"])):
             path = path.replace(word, name)
         return self.path(path)
 
@@ -95,7 +97,9 @@ class EveryRow(TreeCase):
         known = {self.there(r) for r in self.rows}
         known.add(self.in_session.dir)
         for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.path("admin"), self.path("sessions"),
-                     self.session, self.session + "/runs", self.session + "/snapshots/one"):
+                     self.session, self.session + "/runs", self.session + "/snapshots/one", self.path("by"),
+                     self.path("by/label"), self.path("by/label/kind=tree"), self.path("by/session"),
+                     self.path("by/session/tree"), self.path("by/user")):
             for name in os.listdir(base):
                 self.assertIn(os.path.join(base, name), known)
 
@@ -104,13 +108,18 @@ class EveryRow(TreeCase):
             text = f.read()
         for row in self.rows:
             if row["sym"] != "ROOT":
-                self.assertRegex(text, r"(?m)^[ +] /%s +\S" % re.escape(
-                    row["path"].replace("namespace.json", "<name>.json")))
+                path = row["path"]
+                for name, word in (("namespace.json", "<name>.json"), ("phase/completed", "phase/<phase>"),
+                                   ("kind=tree", "<label>")):
+                    path = path.replace(name, word)
+                self.assertRegex(text, r"(?m)^[ +] /%s +\S" % re.escape(path))
 
     def test_readdir_and_stat_agree_on_numbers_and_kinds(self):
         for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.run_.path("artifacts"), self.path("runtimes"),
                      self.path("admin"), self.path("sessions"), self.session, self.session + "/runs",
-                     self.session + "/snapshots", self.session + "/snapshots/one"):
+                     self.session + "/snapshots", self.session + "/snapshots/one", self.path("by"), self.path("by/phase"),
+                     self.path("by/phase/completed"), self.path("by/label"), self.path("by/label/kind=tree"),
+                     self.path("by/session"), self.path("by/session/tree"), self.path("by/user")):
             with os.scandir(base) as it:
                 for e in it:
                     st = os.lstat(e.path)
@@ -157,7 +166,8 @@ class EveryRow(TreeCase):
 class Refused(TreeCase):
     def everywhere(self):
         return [self.m.mnt, self.path("runs"), self.run_.dir, self.path("runtimes"), self.path("admin"),
-                self.run_.path("artifacts")]
+                self.run_.path("artifacts"), self.path("by"), self.path("by/phase"), self.path("by/phase/failed"),
+                self.path("by/label"), self.path("by/label/kind=tree"), self.path("by/session/tree")]
 
     def test_create(self):
         for base in self.everywhere():
@@ -177,9 +187,11 @@ class Refused(TreeCase):
 
     def test_unlink_and_rmdir(self):
         for path in (self.path("README"), self.path("runs/new"), self.path("runs/latest"),
-                     self.run_.path("status"), self.run_.path("artifacts/a")):
+                     self.run_.path("status"), self.run_.path("artifacts/a"),
+                     self.path("by/label/kind=tree", self.run_.id)):
             self.assertErrno(errno.EPERM, os.unlink, path)
-        for path in (self.path("runs"), self.run_.dir, self.run_.path("artifacts")):
+        for path in (self.path("runs"), self.run_.dir, self.run_.path("artifacts"), self.path("by/phase"),
+                     self.path("by/phase/killed"), self.path("by/label/kind=tree")):
             self.assertErrno(errno.EPERM, os.rmdir, path)
 
     def test_rename(self):
@@ -296,12 +308,16 @@ class Names(TreeCase):
 
     def test_inode_numbers_survive_a_restart(self):
         with sbx.Mount() as m:
-            run = m.run({"command": ["sh", "-c", "mkdir d; touch a d/b"], "capture_patterns": ["a", "d/*"]})
-            paths = [m.mnt, run.dir, *map(run.path, ("log", "status.json", "artifacts", "artifacts/d/b", "artifacts/a"))]
-            before = [os.stat(p).st_ino for p in paths]
+            run = m.run({"command": ["sh", "-c", "mkdir d; touch a d/b"], "capture_patterns": ["a", "d/*"],
+                         "labels": {"x": "y"}})
+            by = [os.path.join(m.mnt, "by", *p) for p in (("phase",), ("phase", "completed"), ("label", "x=y"),
+                                                         ("label", "x=y", run.id), ("user", run.json()["user"]))]
+            paths = [m.mnt, run.dir, *map(run.path, ("log", "status.json", "artifacts", "artifacts/d/b", "artifacts/a")),
+                     *by]
+            before = [os.lstat(p).st_ino for p in paths]
             m.stop()
             m.start()
-            self.assertEqual([os.stat(p).st_ino for p in reversed(paths)], before[::-1])
+            self.assertEqual([os.lstat(p).st_ino for p in reversed(paths)], before[::-1])
 
     def test_without_runs(self):
         with sbx.Mount(opts=["workers=0"]) as m:
@@ -311,39 +327,6 @@ class Names(TreeCase):
             self.assertFalse(os.path.exists(os.path.join(runs, "latest")))
             with open(os.path.join(runs, "new"), "rb") as f:
                 self.assertEqual(f.read(), b"")
-
-
-class Dirent(ctypes.Structure):
-    _fields_ = [("ino", ctypes.c_uint64), ("off", ctypes.c_int64), ("reclen", ctypes.c_ushort),
-                ("kind", ctypes.c_ubyte), ("name", ctypes.c_char * 256)]
-
-
-class Dir:
-    """opendir and its relatives, which Python has not."""
-
-    def __init__(self, path):
-        c = ctypes.CDLL(None, use_errno=True)
-        c.opendir.restype = c.fdopendir.restype = ctypes.c_void_p
-        c.readdir.restype = ctypes.POINTER(Dirent)
-        c.telldir.restype = ctypes.c_long
-        self.c, self.d = c, ctypes.c_void_p(c.opendir(os.fsencode(path)))
-        assert self.d
-
-    def read(self, n):
-        names = []
-        while n and (e := self.c.readdir(self.d)):
-            names.append(e.contents.name.decode())
-            n -= 1
-        return names
-
-    def tell(self):
-        return self.c.telldir(self.d)
-
-    def seek(self, at):
-        self.c.seekdir(self.d, ctypes.c_long(at))
-
-    def close(self):
-        self.c.closedir(self.d)
 
 
 class Many(sbx.Case):
@@ -389,7 +372,7 @@ class Many(sbx.Case):
 
     def test_runs_added_during_a_listing(self):
         before = list(self.all)
-        d = Dir(self.runs)
+        d = fskit.Dir(self.runs)
         names = d.read(700)
         for _ in range(4):
             self.add(20)
@@ -401,7 +384,7 @@ class Many(sbx.Case):
         self.assertEqual([n for n in names if n in set(before)], before)
 
     def test_telldir_and_seekdir(self):
-        d = Dir(self.runs)
+        d = fskit.Dir(self.runs)
         try:
             d.read(1000)
             at = d.tell()
@@ -416,7 +399,7 @@ class Many(sbx.Case):
             d.close()
 
     def test_offsets_stay_true_when_runs_are_added(self):
-        d = Dir(self.runs)
+        d = fskit.Dir(self.runs)
         try:
             d.read(2000)
             at = d.tell()
@@ -428,7 +411,7 @@ class Many(sbx.Case):
             d.close()
 
     def test_two_listings_at_once(self):
-        a, b = Dir(self.runs), Dir(self.runs)
+        a, b = fskit.Dir(self.runs), fskit.Dir(self.runs)
         x, y = [], []
         while True:
             p, q = a.read(100), b.read(37)

@@ -151,6 +151,10 @@ class MountDoor:
         """Oldest first."""
         return [n for n in os.listdir(os.path.join(self.m.mnt, "runs")) if n not in ("new", "latest", "check")]
 
+    def found_by(self, what, word):
+        """The runs with this phase, label, or session (its name), oldest first."""
+        return sorted(os.listdir(os.path.join(self.m.mnt, "by", what, word.replace("%", "%25").replace("/", "%2F"))))
+
     def document(self, name):
         with open(os.path.join(self.m.mnt, name), "rb") as f:
             return f.read()
@@ -264,14 +268,21 @@ class HttpDoor:
         while ws.recv_frame()[2] not in (wsclient.PONG, wsclient.CLOSE):
             pass
 
-    def ids(self):
+    def ids(self, **filters):
         """Oldest first."""
-        found, path = [], "/runs?limit=3"
-        while path:
-            page = self.good("GET", path).json
+        from urllib.parse import urlencode
+        found, query = [], {**filters, "limit": 3}
+        while query:
+            page = self.good("GET", "/runs?" + urlencode(query)).json
             found += [r["id"] for r in page["items"]]
-            path = "/runs?limit=3&cursor=" + page["next_cursor"] if page["next_cursor"] else None
+            query = {**query, "cursor": page["next_cursor"]} if page["next_cursor"] else None
         return found[::-1]
+
+    def found_by(self, what, word):
+        if what == "session":
+            what, word = "session_id", next(s["id"] for s in self.good("GET", "/sessions").json["items"]
+                                            if s["name"] == word)
+        return self.ids(**{what: word})
 
     def document(self, path):
         return self.good("GET", path).body

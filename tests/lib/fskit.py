@@ -137,6 +137,39 @@ class Inotify:
         os.close(self.fd)
 
 
+class Dirent(ctypes.Structure):
+    _fields_ = [("ino", ctypes.c_uint64), ("off", ctypes.c_int64), ("reclen", ctypes.c_ushort),
+                ("kind", ctypes.c_ubyte), ("name", ctypes.c_char * 256)]
+
+
+class Dir:
+    """opendir and its relatives, which Python has not."""
+
+    def __init__(self, path):
+        c = ctypes.CDLL(None, use_errno=True)
+        c.opendir.restype = c.fdopendir.restype = ctypes.c_void_p
+        c.readdir.restype = ctypes.POINTER(Dirent)
+        c.telldir.restype = ctypes.c_long
+        self.c, self.d = c, ctypes.c_void_p(c.opendir(os.fsencode(path)))
+        assert self.d
+
+    def read(self, n):
+        names = []
+        while n and (e := self.c.readdir(self.d)):
+            names.append(e.contents.name.decode())
+            n -= 1
+        return names
+
+    def tell(self):
+        return self.c.telldir(self.d)
+
+    def seek(self, at):
+        self.c.seekdir(self.d, ctypes.c_long(at))
+
+    def close(self):
+        self.c.closedir(self.d)
+
+
 class Events:
     """A reader of .events; with `after` it begins behind that seq."""
 
