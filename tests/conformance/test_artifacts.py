@@ -127,15 +127,21 @@ class Planted(conf.Alone):
 
     def while_it_runs(self, a, t, plant, script):
         """A run, and a link that is planted before its artifacts are stored."""
-        run = a.run(t.spec("x", script, capture_patterns=["*"]))
-        t.wait("x")
-        plant(run)
-        with open(os.path.join(t.image, "tick/go"), "w"):  # the run waits for it
-            pass
-        run.wait()
+        go = os.path.join(t.image, "tick/go")
+        os.mkfifo(go)
+        os.chmod(go, 0o666)
+        fd = os.open(go, os.O_RDWR)  # both ends: no open waits
+        try:
+            run = a.run(t.spec("x", script, capture_patterns=["*"]))
+            t.wait("x")
+            plant(run)
+            os.write(fd, b"go\n")
+            run.wait()
+        finally:
+            os.close(fd)
         return run
 
-    WAIT = "while [ ! -e /tick/go ]; do sleep 0.05; done; "
+    WAIT = "read go < /tick/go; "
 
     def test_T221_a_link_among_the_artifacts(self):
         with conf.Ticker() as t, self.server(t.settings) as a:
