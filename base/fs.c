@@ -116,48 +116,43 @@ int sbx_mkdirs(const char *path, mode_t mode)
 	return 0;
 }
 
-int sbx_write_all(int fd, const void *data, size_t len)
+/* off < 0: where the descriptor is. */
+static int write_all(int fd, const void *data, size_t len, off_t off)
 {
 	const char *p = data;
 
-	while (len) {
-		ssize_t n = write(fd, p, len);
+	for (size_t put = 0; put < len;) {
+		ssize_t n = off < 0 ? write(fd, p + put, len - put)
+				    : pwrite(fd, p + put, len - put, off + (off_t)put);
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
 			return -errno;
-		p += n;
-		len -= (size_t)n;
+		put += (size_t)n;
 	}
 	return 0;
+}
+
+int sbx_write_all(int fd, const void *data, size_t len)
+{
+	return write_all(fd, data, len, -1);
 }
 
 int sbx_pwrite_all(int fd, const void *data, size_t len, off_t off)
 {
-	const char *p = data;
-
-	while (len) {
-		ssize_t n = pwrite(fd, p, len, off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		p += n;
-		off += n;
-		len -= (size_t)n;
-	}
-	return 0;
+	return off < 0 ? -EINVAL : write_all(fd, data, len, off);
 }
 
-ssize_t sbx_read_full(int fd, void *data, size_t len)
+/* off < 0: from where the descriptor is. */
+static ssize_t read_full(int fd, void *data, size_t len, off_t off)
 {
 	char *p = data;
 	size_t got = 0;
 
 	while (got < len) {
-		ssize_t n = read(fd, p + got, len - got);
+		ssize_t n = off < 0 ? read(fd, p + got, len - got)
+				    : pread(fd, p + got, len - got, off + (off_t)got);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -168,6 +163,16 @@ ssize_t sbx_read_full(int fd, void *data, size_t len)
 		got += (size_t)n;
 	}
 	return (ssize_t)got;
+}
+
+ssize_t sbx_read_full(int fd, void *data, size_t len)
+{
+	return read_full(fd, data, len, -1);
+}
+
+ssize_t sbx_pread_full(int fd, void *data, size_t len, off_t off)
+{
+	return off < 0 ? -EINVAL : read_full(fd, data, len, off);
 }
 
 int sbx_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len)

@@ -40,6 +40,7 @@ int sbx_write_all(int fd, const void *data, size_t len);
 int sbx_pwrite_all(int fd, const void *data, size_t len, off_t off);
 /* Up to len bytes until end of file; the number read, or a negative errno. */
 ssize_t sbx_read_full(int fd, void *data, size_t len);
+ssize_t sbx_pread_full(int fd, void *data, size_t len, off_t off);
 /* A whole small file, NUL-terminated, malloc'd; -EFBIG above max. *ret_len may be NULL. */
 int sbx_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len);
 /* One write to an existing file, as for /proc and cgroup files. */

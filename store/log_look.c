@@ -37,24 +37,6 @@ static void forget(struct log_reader *r)
 	r->line_seq = 0;
 }
 
-ssize_t log_pread(int fd, void *buf, size_t len, off_t off)
-{
-	size_t got = 0;
-
-	while (got < len) {
-		ssize_t n = pread(fd, (char *)buf + got, len - got, off + (off_t)got);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (n == 0)
-			break;
-		got += (size_t)n;
-	}
-	return (ssize_t)got;
-}
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static struct log_reader *reader_new(struct sbx_error *e)
@@ -136,7 +118,8 @@ static int open_part(const struct log_reader *r, const char *name, int *fd, stru
 static bool record_good(const struct log_reader *r, uint64_t n, uint64_t bytes,
 			struct log_record *ret)
 {
-	return log_pread(r->idx_fd, ret, sizeof(*ret), log_record_at(n)) == (ssize_t)sizeof(*ret) &&
+	return sbx_pread_full(r->idx_fd, ret, sizeof(*ret), log_record_at(n)) ==
+		       (ssize_t)sizeof(*ret) &&
 	       log_record_ok(ret, n, bytes);
 }
 
@@ -168,7 +151,7 @@ static void find_last(struct log_reader *r, uint64_t n, uint64_t bytes)
 static int check_header(struct log_reader *r, struct sbx_error *e)
 {
 	struct log_header h;
-	ssize_t n = log_pread(r->idx_fd, &h, sizeof(h), 0);
+	ssize_t n = sbx_pread_full(r->idx_fd, &h, sizeof(h), 0);
 
 	if (n < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, (int)-n, "cannot read a log");

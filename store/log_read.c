@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fs.h"
+
 static int damaged(uint64_t seq, struct sbx_error *e)
 {
 	return sbx_fail(e, SBX_E_STORE_UNAVAILABLE, "frame %llu of the log is damaged",
@@ -30,7 +32,7 @@ static int get(struct log_reader *r, uint64_t seq, struct log_record *ret, struc
 	if (at == 0)
 		return damaged(seq, e);
 	if (first != r->block_first || at - first >= r->block_n) {
-		n = log_pread(r->idx_fd, r->block, sizeof(r->block), log_record_at(first));
+		n = sbx_pread_full(r->idx_fd, r->block, sizeof(r->block), log_record_at(first));
 		if (n < 0)
 			return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, (int)-n,
 					      "cannot read a log");
@@ -91,7 +93,7 @@ int64_t log_reader_size(const struct log_reader *r, enum log_view view)
 
 static int read_bytes(struct log_reader *r, void *buf, size_t len, uint64_t at, struct sbx_error *e)
 {
-	ssize_t n = log_pread(r->log_fd, buf, len, (off_t)at);
+	ssize_t n = sbx_pread_full(r->log_fd, buf, len, (off_t)at);
 
 	if (n < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, (int)-n, "cannot read a log");

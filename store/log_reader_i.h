@@ -31,7 +31,4 @@ struct log_reader {
 	uint64_t line_seq;
 };
 
-/* The number of bytes read, which is less than len only at the end of the file; or -errno. */
-ssize_t log_pread(int fd, void *buf, size_t len, off_t off);
-
 #endif
