@@ -191,6 +191,9 @@ enum orch_form {
 /* One JSON object, without a newline. */
 void orch_run_object(const struct store_run *r, enum orch_form form, const char *log_stream_url,
 		     struct sbx_buf *out);
+/* A member behind another one: text (NULL is null), and a time (0 is null). */
+void orch_text_member(struct sbx_buf *out, const char *name, const char *value);
+void orch_time_member(struct sbx_buf *out, const char *name, int64_t us);
 /* NO_MEMORY when the buffer has failed, else rc. */
 int orch_view_done(int rc, const struct sbx_buf *out, struct sbx_error *e);
 /* INVALID_ARGUMENT about one parameter: "name: found '...', allowed ...". */

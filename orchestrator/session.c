@@ -381,22 +381,6 @@ int orch_session_extend(struct orch *o, const struct orch_principal *p, const ch
 
 /* ---- what it shows --------------------------------------------------------------------------- */
 
-static void text_member(struct sbx_buf *out, const char *name, const char *value)
-{
-	sbx_buf_printf(out, ",\"%s\":", name);
-	sbx_buf_json_strz(out, value);
-}
-
-static void time_member(struct sbx_buf *out, const char *name, int64_t us)
-{
-	char when[SBX_TIME_TEXT];
-
-	if (us)
-		sbx_buf_printf(out, ",\"%s\":\"%s\"", name, sbx_time_format(us, when));
-	else
-		sbx_buf_printf(out, ",\"%s\":null", name);
-}
-
 static void map_member(struct sbx_buf *out, const char *name, const struct ms_pair *list, size_t n)
 {
 	sbx_buf_printf(out, ",\"%s\":{", name);
@@ -423,9 +407,9 @@ static void object(const struct store_session *s, struct sbx_buf *out)
 	ms_autorun struct ms_run_spec *spec = spec_of(s);
 
 	sbx_buf_printf(out, "{\"id\":\"%s\"", s->id);
-	text_member(out, "spec_version", spec ? spec->spec_version : NULL);
-	text_member(out, "runtime", spec ? spec->runtime : s->runtime);
-	text_member(out, "base_image", spec ? spec->base_image : NULL);
+	orch_text_member(out, "spec_version", spec ? spec->spec_version : NULL);
+	orch_text_member(out, "runtime", spec ? spec->runtime : s->runtime);
+	orch_text_member(out, "base_image", spec ? spec->base_image : NULL);
 	if (spec && spec->cpu > 0)
 		sbx_buf_printf(out, ",\"cpu_limit\":%g", spec->cpu);
 	else
@@ -433,20 +417,20 @@ static void object(const struct store_session *s, struct sbx_buf *out)
 	sbx_buf_printf(out, ",\"memory_mb\":%lld,\"timeout_sec\":%lld",
 		       spec ? (long long)spec->memory_mb : 0LL,
 		       spec ? (long long)spec->timeout_sec : 0LL);
-	text_member(out, "network_policy", spec ? spec->network_policy : NULL);
+	orch_text_member(out, "network_policy", spec ? spec->network_policy : NULL);
 	map_member(out, "env", spec ? spec->env : NULL, spec ? spec->n_env : 0);
 	map_member(out, "labels", spec ? spec->labels : NULL, spec ? spec->n_labels : 0);
-	text_member(out, "trust_level", spec ? spec->trust_level : NULL);
-	time_member(out, "expires_at", s->expires_us);
-	text_member(out, "policy_hash", s->policy_hash);
-	text_member(out, "persona_id", spec ? spec->persona_id : NULL);
-	text_member(out, "workspace_id", spec ? spec->workspace_id : NULL);
-	text_member(out, "workspace_group_id", spec ? spec->workspace_group_id : NULL);
-	text_member(out, "scope_snapshot_id", spec ? spec->scope_snapshot_id : NULL);
-	text_member(out, "name", s->name);
-	text_member(out, "entry", s->entry ? s->entry : s->id);
-	text_member(out, "cloned_from", s->cloned_from);
-	time_member(out, "created_at", s->created_us);
+	orch_text_member(out, "trust_level", spec ? spec->trust_level : NULL);
+	orch_time_member(out, "expires_at", s->expires_us);
+	orch_text_member(out, "policy_hash", s->policy_hash);
+	orch_text_member(out, "persona_id", spec ? spec->persona_id : NULL);
+	orch_text_member(out, "workspace_id", spec ? spec->workspace_id : NULL);
+	orch_text_member(out, "workspace_group_id", spec ? spec->workspace_group_id : NULL);
+	orch_text_member(out, "scope_snapshot_id", spec ? spec->scope_snapshot_id : NULL);
+	orch_text_member(out, "name", s->name);
+	orch_text_member(out, "entry", s->entry ? s->entry : s->id);
+	orch_text_member(out, "cloned_from", s->cloned_from);
+	orch_time_member(out, "created_at", s->created_us);
 	sbx_buf_printf(out, ",\"concurrent\":%s,\"state\":\"%s\"}",
 		       s->concurrent ? "true" : "false", s->ending_us ? "ending" : "active");
 }

@@ -232,27 +232,21 @@ int orch_snapshot_drop(struct orch *o, const struct orch_principal *p, const cha
 	return rc < 0 ? rc : drop(o, s.id, ret_done, e);
 }
 
-struct known {
-	struct orch *o;
-	bool failed;
-};
-
 static bool is_known(void *ctx, const char *id)
 {
-	struct known *k = ctx;
+	struct orch *o = ctx;
 	bool known = true;
 
 	/* Not knowing, the safe answer is yes. */
-	if (store_snapshot_known(k->o->store, id, &known, NULL) < 0)
+	if (store_snapshot_known(o->store, id, &known, NULL) < 0)
 		known = true;
 	return known;
 }
 
 int snapshot_collect(struct orch *o, struct sbx_error *e)
 {
-	struct known k = { .o = o };
 	int64_t bytes = 0;
-	int rc = snap_collect(o->store, is_known, &k, &bytes, e);
+	int rc = snap_collect(o->store, is_known, o, &bytes, e);
 
 	if (rc == 0 && bytes < 0)
 		return 1;

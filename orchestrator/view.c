@@ -31,13 +31,13 @@ int orch_view_refuse(const char *name, const char *found, const char *allowed, s
 	return sbx_error_details(e, "%s", details.failed ? "{}" : details.data);
 }
 
-static void text_member(struct sbx_buf *out, const char *name, const char *value)
+void orch_text_member(struct sbx_buf *out, const char *name, const char *value)
 {
 	sbx_buf_printf(out, ",\"%s\":", name);
 	sbx_buf_json_strz(out, value);
 }
 
-static void time_member(struct sbx_buf *out, const char *name, int64_t us)
+void orch_time_member(struct sbx_buf *out, const char *name, int64_t us)
 {
 	char text[SBX_TIME_TEXT];
 
@@ -72,7 +72,7 @@ static void text_members(struct sbx_buf *out, enum orch_form form, const struct 
 {
 	for (size_t i = 0; i < n; i++)
 		if (m[i].forms & form)
-			text_member(out, m[i].name, m[i].value);
+			orch_text_member(out, m[i].name, m[i].value);
 }
 
 static void add_head(const struct store_run *r, enum orch_form form, const struct orch_reason *why,
@@ -104,19 +104,19 @@ static void add_course(const struct store_run *r, enum orch_form form,
 		sbx_buf_printf(out, ",\"exit_code\":%d", r->exit_code);
 	else
 		sbx_buf_puts(out, ",\"exit_code\":null");
-	time_member(out, "created_at", r->created_us);
-	time_member(out, "started_at", r->phase == STORE_QUEUED ? 0 : r->started_us);
-	time_member(out, "finished_at", r->finished_us);
+	orch_time_member(out, "created_at", r->created_us);
+	orch_time_member(out, "started_at", r->phase == STORE_QUEUED ? 0 : r->started_us);
+	orch_time_member(out, "finished_at", r->finished_us);
 	/* A run that has ended always has one: its clients look for a text. */
-	text_member(out, "message",
-		    r->message			     ? r->message
-		    : store_phase_terminal(r->phase) ? why->code
-						     : NULL);
+	orch_text_member(out, "message",
+			 r->message			  ? r->message
+			 : store_phase_terminal(r->phase) ? why->code
+							  : NULL);
 	if (form & (ORCH_FORM_STATUS | ORCH_FORM_ADMIN_RUN))
 		sbx_buf_printf(out, ",\"resource_usage\":%s", r->usage ? r->usage : "{}");
 	if (form == ORCH_FORM_STATUS)
-		time_member(out, "estimated_start_time",
-			    r->phase == STORE_QUEUED ? r->estimated_start_us : 0);
+		orch_time_member(out, "estimated_start_time",
+				 r->phase == STORE_QUEUED ? r->estimated_start_us : 0);
 }
 
 void orch_run_object(const struct store_run *r, enum orch_form form, const char *log_stream_url,

@@ -254,7 +254,6 @@ static void destroy__takes_everything(void **state)
 	struct house *h = *state;
 	struct orch_session_made s;
 	store_autosession got = { 0 };
-	store_autorun r = { 0 };
 	enum orch_ending how;
 	char id[37];
 
@@ -269,7 +268,6 @@ static void destroy__takes_everything(void **state)
 	MUST(orch_session_ending(&h->o, s.id, &how, e));
 	assert_int_equal(how, ORCH_GONE);
 	MUST(make(h, &ann, "", "exp", &s, e)); /* the name is free again */
-	(void)r;
 }
 
 static void destroy__waits_for_runs_that_execute(void **state)
