@@ -25,7 +25,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/id.h"
-#include "store/store.h"
+#include "store/store_i.h"
 
 struct fixture {
 	char base[64]; /* made by mkdtemp; the state directory is below it */
@@ -183,6 +183,20 @@ static inline void exec_raw(const struct fixture *f, const char *sql)
 	assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
 	assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
 	sqlite3_close(db);
+}
+
+/* A closed store as the program of that schema version left it, with these rows. */
+static inline void fixture_older(struct fixture *f, int64_t version, const char *sql)
+{
+	SBX_AUTO(store_conn_closep) struct store_conn *c = NULL;
+	char path[128];
+
+	assert_int_equal(fixture_dir(f), 0);
+	OK(sbx_mkdirs(f->dir, 0700));
+	(void)snprintf(path, sizeof(path), "%s/state.db", f->dir);
+	OK(store_conn_open(&store_sqlite, path, SQL_CREATE, &c, e));
+	OK(store_migrate(c, true, version, e));
+	exec_raw(f, sql);
 }
 
 /* Waits for a child and gives its exit status; fails the test when it was killed. */

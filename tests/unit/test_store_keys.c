@@ -307,20 +307,10 @@ static void migrate__numbers_the_labels_of_version_3(void **state)
 	struct fixture f = { .s = NULL };
 	struct store_keys_by by = { .user = "alice", .label = "ci=17" };
 	struct store_run_key key;
-	char path[128];
 
 	(void)state;
-	assert_int_equal(fixture_dir(&f), 0);
-	OK(sbx_mkdirs(f.dir, 0700));
-	(void)snprintf(path, sizeof(path), "%s/state.db", f.dir);
-	{
-		SBX_AUTO(store_conn_closep) struct store_conn *c = NULL;
-
-		OK(store_conn_open(&store_sqlite, path, SQL_CREATE, &c, e));
-		OK(store_migrate(c, true, 3, e));
-	}
-	exec_raw(
-		&f,
+	fixture_older(
+		&f, 3,
 		"INSERT INTO runs (id, owner, uid, door, phase, interactive, generation,"
 		" claim_expires_us, cancel, created_us, started_us, finished_us, queue_expires_us,"
 		" estimated_start_us, changed_us, has_exit_code, exit_code, log_bytes,"

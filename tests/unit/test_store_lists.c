@@ -378,21 +378,11 @@ static void migrate__keeps_what_an_older_program_wrote(void **state)
 	struct keys k = { .text = "" };
 	struct ends ends = { .n = 0 };
 	struct seen s = { .n = 0 };
-	char path[128];
 	int64_t n = -1;
 
 	(void)state;
-	assert_int_equal(fixture_dir(&f), 0);
-	OK(sbx_mkdirs(f.dir, 0700));
-	(void)snprintf(path, sizeof(path), "%s/state.db", f.dir);
-	{
-		SBX_AUTO(store_conn_closep) struct store_conn *c = NULL;
-
-		OK(store_conn_open(&store_sqlite, path, SQL_CREATE, &c, e));
-		OK(store_migrate(c, true, 1, e));
-	}
-	exec_raw(
-		&f,
+	fixture_older(
+		&f, 1,
 		"INSERT INTO runs (id, owner, uid, door, phase, reason, runtime, interactive,"
 		" generation, claim_expires_us, cancel, created_us, started_us, finished_us,"
 		" queue_expires_us, estimated_start_us, changed_us, has_exit_code, exit_code,"
