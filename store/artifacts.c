@@ -104,10 +104,8 @@ int store_artifact_list(struct store *s, const char *run_id,
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_ARTIFACT_LIST, STORE_ARGS(store_text(run_id)), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_ARTIFACT_LIST, STORE_ARGS(store_text(run_id)), &q, e);
 	while (r == 1) {
 		size_t len = 0;
 		const void *bytes = s->sql->column_bytes(q.st, 0, &len);
@@ -127,10 +125,8 @@ int store_usage_bytes(struct store *s, const char *user, int64_t *ret, struct sb
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_USAGE_GET, STORE_ARGS(store_text(user)), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_USAGE_GET, STORE_ARGS(store_text(user)), &q, e);
 	if (r < 0)
 		return r;
 	*ret = r ? store_col_int(&q, 2) : 0;
@@ -143,12 +139,10 @@ int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
 	size_t n = 0;
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_ARTIFACTS_DUE,
+			   STORE_ARGS(store_int(finished_before_us), store_int((int64_t)max)), &rd,
+			   &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_ARTIFACTS_DUE,
-				STORE_ARGS(store_int(finished_before_us), store_int((int64_t)max)),
-				&q, e);
 	while (r == 1 && n < max) {
 		ret_ids[n] = store_col_dup(&q, 0);
 		if (!ret_ids[n]) {

@@ -84,6 +84,14 @@ void store_reader_put(struct store_reader *r)
 	r->c = NULL;
 }
 
+int store_read(struct store *s, enum sql_id id, const struct sql_value *args, size_t n,
+	       struct store_reader *rd, struct store_query *q, struct sbx_error *e)
+{
+	int r = store_reader_get(s, rd, e);
+
+	return r < 0 ? r : store_first(rd->c, id, args, n, q, e);
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static int open_dirs(struct store *s, const char *dir, struct sbx_error *e)

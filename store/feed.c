@@ -156,11 +156,9 @@ int store_changes(struct store *s, int64_t after, struct store_change *ret, size
 	store_autoquery q = { NULL, NULL };
 	int64_t pruned = 0;
 	size_t n = 0;
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_CHANGES, STORE_ARGS(store_int(after), store_int((int64_t)max)),
+			   &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_CHANGES,
-				STORE_ARGS(store_int(after), store_int((int64_t)max)), &q, e);
 	while (r == 1 && n < max) {
 		load(&q, &ret[n++]);
 		r = store_next(&q, e);
@@ -181,10 +179,8 @@ int store_changes_last(struct store *s, int64_t *ret, struct sbx_error *e)
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
 	int64_t last = 0, pruned = 0;
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_CHANGES_RANGE, NULL, 0, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_CHANGES_RANGE, NULL, 0, &q, e);
 	if (r == 1)
 		last = store_col_int(&q, 1);
 	store_query_done(&q);
@@ -200,10 +196,8 @@ int store_changes_time(struct store *s, int64_t *ret_us, struct sbx_error *e)
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_CHANGE_NEWEST, NULL, 0, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_CHANGE_NEWEST, NULL, 0, &q, e);
 	if (r < 0)
 		return r;
 	*ret_us = r ? store_col_int(&q, 0) : 0;

@@ -36,10 +36,8 @@ int store_run_key(struct store *s, const char *id, const char *user, struct stor
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
 	const char *owner;
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_KEY_GET, STORE_ARGS(store_text(id)), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_KEY_GET, STORE_ARGS(store_text(id)), &q, e);
 	if (r < 0)
 		return r;
 	owner = r ? store_col_text(&q, KEY_OWNER) : NULL;
@@ -54,10 +52,8 @@ int store_run_key_row(struct store *s, int64_t row, struct store_run_key *ret, c
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_KEY_GET_ROW, STORE_ARGS(store_int(row)), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_KEY_GET_ROW, STORE_ARGS(store_int(row)), &q, e);
 	if (r < 0)
 		return r;
 	if (r == 0)
@@ -77,11 +73,9 @@ int store_run_latest(struct store *s, const char *user, struct store_run_key *re
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
 	struct sql_value owner = store_text(user);
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, user ? SQL_KEY_LATEST_OWNER : SQL_KEY_LATEST, &owner, user ? 1 : 0,
+			   &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, user ? SQL_KEY_LATEST_OWNER : SQL_KEY_LATEST, &owner,
-				user ? 1 : 0, &q, e);
 	if (r < 0)
 		return r;
 	if (r == 0)
@@ -211,10 +205,8 @@ int store_word_get(struct store *s, enum store_words kind, int64_t number, char 
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, kinds[kind].get, STORE_ARGS(store_int(number)), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, kinds[kind].get, STORE_ARGS(store_int(number)), &q, e);
 	if (r <= 0)
 		return r < 0 ? r : no_word(kind, e);
 	*ret = store_col_dup(&q, 1);

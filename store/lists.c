@@ -94,10 +94,8 @@ static int count(struct store *s, enum sql_id id, const struct sql_value *args, 
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, id, args, n, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, id, args, n, &q, e);
 	if (r < 0)
 		return r;
 	*ret = r ? store_col_int(&q, 0) : 0;

@@ -122,10 +122,8 @@ int store_deadlines(struct store *s, int64_t *ret_queue_us, int64_t *ret_lease_u
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_DEADLINES, STORE_ARGS(store_text(sbx_boot_id())), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_DEADLINES, STORE_ARGS(store_text(sbx_boot_id())), &q, e);
 	if (r < 0)
 		return r;
 	*ret_queue_us = deadline(&q, 0);
@@ -138,11 +136,9 @@ int store_queue_position(struct store *s, const char *user, int64_t row, int64_t
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_QUEUE_POSITION, STORE_ARGS(store_text(user), store_int(row)), &rd,
+			   &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_QUEUE_POSITION,
-				STORE_ARGS(store_text(user), store_int(row)), &q, e);
 	if (r < 0)
 		return r;
 	*ret = store_col_int(&q, 0);

@@ -15,10 +15,8 @@ static int get_one(struct store *s, enum sql_id id, struct sql_value key, struct
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, id, &key, 1, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, id, &key, 1, &q, e);
 	if (r < 0)
 		return r;
 	return r ? store_run_load(&q, ret, e) : missing(e);
@@ -60,10 +58,8 @@ int store_run_spec(struct store *s, const char *id, char **ret, struct sbx_error
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_SPEC_GET, STORE_ARGS(store_text(id)), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_SPEC_GET, STORE_ARGS(store_text(id)), &q, e);
 	if (r < 0)
 		return r;
 	if (r == 0)

@@ -134,6 +134,10 @@ struct store_reader {
 int store_reader_get(struct store *s, struct store_reader *ret, struct sbx_error *e);
 void store_reader_put(struct store_reader *r);
 #define store_autoreader __attribute__((cleanup(store_reader_put))) struct store_reader
+/* Borrows a reader for this statement: 1: the first row, 0: there is none. q is declared after rd.
+ */
+int store_read(struct store *s, enum sql_id id, const struct sql_value *args, size_t n,
+	       struct store_reader *rd, struct store_query *q, struct sbx_error *e);
 
 /* ---- schema.c -------------------------------------------------------------------------------- */
 

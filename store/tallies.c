@@ -33,10 +33,8 @@ int store_ends(struct store *s, bool (*each)(void *ctx, const struct store_ends 
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_ENDS, NULL, 0, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_ENDS, NULL, 0, &q, e);
 	while (r == 1) {
 		struct store_ends t = {
 			.runtime = store_col_text(&q, 0),
@@ -63,10 +61,8 @@ int store_runtime_counts(struct store *s,
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_PHASE_COUNTS, NULL, 0, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_PHASE_COUNTS, NULL, 0, &q, e);
 	while (r == 1) {
 		if (!each(ctx, store_col_text(&q, 1), (enum store_phase)store_col_int(&q, 0),
 			  store_col_int(&q, 2)))
@@ -86,10 +82,8 @@ int store_counters(struct store *s, bool (*each)(void *ctx, const char *name, in
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_COUNTERS, NULL, 0, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_COUNTERS, NULL, 0, &q, e);
 	while (r == 1) {
 		if (!each(ctx, store_col_text(&q, 0), store_col_int(&q, 1)))
 			return 0;
