@@ -100,10 +100,8 @@ static int read_one(struct store *s, enum sql_id id, const struct sql_value *arg
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, id, args, n, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, id, args, n, &q, e);
 	return r < 0 ? r : r == 0 ? no_session(e) : load(&q, ret, e);
 }
 
@@ -235,10 +233,8 @@ int store_session_uncancelled(struct store *s, const char *id, char **ret_ids, s
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
 	size_t n = 0;
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_SESSION_UNCANCELLED, STORE_ARGS(store_text(id)), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_SESSION_UNCANCELLED, STORE_ARGS(store_text(id)), &q, e);
 	while (r == 1 && n < max) {
 		ret_ids[n] = store_col_dup(&q, 0);
 		if (!ret_ids[n])
@@ -319,10 +315,8 @@ static int read_snapshot(struct store *s, enum sql_id id, const struct sql_value
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, id, args, n, &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, id, args, n, &q, e);
 	return r < 0 ? r : r == 0 ? no_snapshot(e) : load_snapshot(&q, ret, e);
 }
 
@@ -404,10 +398,8 @@ int store_snapshot_known(struct store *s, const char *id, bool *ret, struct sbx_
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_SNAPSHOT_KNOWN, STORE_ARGS(store_text(id)), &rd, &q, e);
 
-	if (r == 0)
-		r = store_first(rd.c, SQL_SNAPSHOT_KNOWN, STORE_ARGS(store_text(id)), &q, e);
 	*ret = r == 1;
 	return r < 0 ? r : 0;
 }
