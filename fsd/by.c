@@ -261,8 +261,8 @@ static int find_run(const struct asker *a, fuse_ino_t dir, const char *name, int
 	return r;
 }
 
-int by_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
-	     struct fuse_entry_param *ret)
+static int find(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+		struct fuse_entry_param *ret)
 {
 	enum ms_node_id node = ms_node_child(ino_node(parent), name);
 	struct asker a;
@@ -282,6 +282,46 @@ int by_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 	ret->generation = 1;
 	ret->entry_timeout = entry_time(node);
 	return by_attr(f, req, ret->ino, &ret->attr, &ret->attr_timeout);
+}
+
+/* The kicker finds no run in a phase, so that its symlink reaches us. */
+int by_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+	     struct fuse_entry_param *ret)
+{
+	if (ino_node(parent) == MS_N_BY_PHASE_OF && is_kicker(f, req))
+		return -ENOENT;
+	return find(f, req, parent, name, ret);
+}
+
+/* ---- watchers of phases ---------------------------------------------------------------------- */
+
+void by_known(struct fsd *f, fuse_ino_t ino)
+{
+	if (ino_node(ino) == MS_N_BY_PHASE_OF)
+		atomic_fetch_add(&f->phases_known[ino_row(ino)], 1);
+}
+
+void by_forget(struct fsd *f, fuse_ino_t ino, uint64_t nlookup)
+{
+	if (ino_node(ino) == MS_N_BY_PHASE_OF)
+		atomic_fetch_sub(&f->phases_known[ino_row(ino)], (int64_t)nlookup);
+}
+
+bool by_watched(struct fsd *f, enum store_phase p)
+{
+	return p && atomic_load(&f->phases_known[p]) > 0;
+}
+
+/* It may have left again: then there is nothing to tell. */
+void by_announce(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct fuse_entry_param entry = { 0 };
+	int r = find(f, req, parent, name, &entry);
+
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		fuse_reply_entry(req, &entry);
 }
 
 /* ---- listing --------------------------------------------------------------------------------- */
@@ -304,6 +344,8 @@ static int dirs_begin(struct dirs *d, struct listing *l, enum ms_node_id node)
 static bool add_dir(struct dirs *d, int64_t number, const char *name)
 {
 	d->entry.ino = d->entry.attr.st_ino = ino_make(number, d->node);
+	if (d->node == MS_N_BY_PHASE_OF)
+		d->entry.ino = 0; /* a look-up is counted */
 	return dir_add(d->l, name, OFF_DYNAMIC + number, &d->entry);
 }
 

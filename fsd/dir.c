@@ -133,8 +133,8 @@ void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *na
 	}
 	if (r < 0)
 		fuse_reply_err(req, -r);
-	else
-		fuse_reply_entry(req, &entry);
+	else if (fuse_reply_entry(req, &entry) == 0)
+		by_known(f, entry.ino);
 }
 
 /* ---- listing --------------------------------------------------------------------------------- */

@@ -129,6 +129,7 @@ static void session_changed(struct fsd *f, const struct store_change *c)
 static void handle_change(struct feed *fd, const struct store_change *c)
 {
 	enum store_phase phase = store_phase_find(c->phase);
+	unsigned what;
 
 	if (strcmp(c->kind, "session") == 0)
 		session_changed(fd->f, c);
@@ -139,11 +140,14 @@ static void handle_change(struct feed *fd, const struct store_change *c)
 	work_run_changed(fd->f, c->row); /* who waits for the end then sees what was written */
 	/* First whoever waits for an answer, then who only watches. */
 	parking_run_changed(fd->f->parking, c->row, store_phase_terminal(phase));
-	if (strcmp(c->what, "cancel") != 0) /* that is asked for, and `status` says nothing of it */
-		kicker_add(fd->f->kicker, c->row, c->id,
-			   strcmp(c->what, "new") == 0	       ? KICK_NEW
-			   : strcmp(c->what, "artifacts") == 0 ? KICK_ARTIFACTS
-							       : KICK_STATUS);
+	if (strcmp(c->what, "cancel") == 0) /* that is asked for, and `status` says nothing of it */
+		return;
+	what = strcmp(c->what, "new") == 0	   ? KICK_NEW
+	       : strcmp(c->what, "artifacts") == 0 ? KICK_ARTIFACTS
+						   : KICK_STATUS;
+	if (what != KICK_ARTIFACTS && by_watched(fd->f, phase))
+		what |= kick_phase(phase);
+	kicker_add(fd->f->kicker, c->row, c->id, what);
 }
 
 static void change_events(struct feed *fd)

@@ -74,6 +74,8 @@ struct fsd {
 	_Atomic int64_t serial; /* of look-ups of runs/new and runs/check, see serial_index() */
 	_Atomic int64_t
 		spare[2]; /* the serial that was closed last, for the next look-up; 0: none */
+	_Atomic int64_t phases_known[STORE_PHASE__COUNT]; /* look-ups of by/phase/PHASE less
+							     forgets: without one nobody watches */
 	_Atomic pid_t kicker_tid;
 	void (*on_ready)(void *ctx); /* called once the kernel has agreed to the protocol */
 	void *on_ready_ctx;
@@ -351,7 +353,12 @@ void feed_unwatch_log(struct feed *fd, int64_t row);
 
 /* ---- kick.c ---------------------------------------------------------------------------------- */
 
-enum kick_what { KICK_NEW = 1, KICK_STATUS = 2, KICK_ARTIFACTS = 4 };
+enum kick_what { KICK_NEW = 1, KICK_STATUS = 2, KICK_ARTIFACTS = 4, KICK_PHASE = 8 };
+/* It may have come into this phase. */
+static inline unsigned kick_phase(enum store_phase p)
+{
+	return (unsigned)KICK_PHASE << p;
+}
 /* Takes news from now on, and makes requests once it is told that they are answered. */
 struct kicker *kicker_start(struct fsd *f, struct sbx_error *e);
 void kicker_serving(struct kicker *k);
@@ -422,6 +429,13 @@ bool is_by_node(enum ms_node_id node);
 int by_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 	     struct fuse_entry_param *ret);
 int by_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
+/* The kernel was told of this node, and forgets it. */
+void by_known(struct fsd *f, fuse_ino_t ino);
+void by_forget(struct fsd *f, fuse_ino_t ino, uint64_t nlookup);
+/* May somebody watch by/phase/PHASE? */
+bool by_watched(struct fsd *f, enum store_phase p);
+/* The kicker makes what is there already, for those who watch. Answers. */
+void by_announce(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
 /* Where a symlink to a run leads, for a caller who may see it. -errno. */
 int by_link(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct sbx_buf *out);
 

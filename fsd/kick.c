@@ -4,7 +4,8 @@
  * go through the mount, so this thread performs one that changes nothing, and the handlers know it
  * by its thread id: mkdir of a new run gives IN_CREATE, an open for writing with a truncate to the
  * present size and a close gives IN_MODIFY and IN_CLOSE_WRITE on `status`, mkdir and mknod of what
- * was captured give IN_CREATE in `artifacts`.
+ * was captured give IN_CREATE in `artifacts`, and a symlink gives it in by/phase/PHASE when the run
+ * has come there and somebody may watch that.
  *
  * Only this thread ever uses the mount from inside, and no handler waits for it. It goes in by a
  * copy of the mount that is attached nowhere, so that it never keeps the visible one busy, and lets
@@ -268,6 +269,21 @@ static void kick_status(int root, const char *id)
 		return;
 }
 
+/* Those it has left meanwhile say that it is not there. The target is of no interest. */
+static void kick_phases(int root, const char *id, unsigned what)
+{
+	char path[80];
+
+	for (int p = STORE_QUEUED; p < STORE_PHASE__COUNT; p++) {
+		if (!(what & kick_phase((enum store_phase)p)))
+			continue;
+		(void)snprintf(path, sizeof(path), "by/phase/%s/%s",
+			       store_phase_name((enum store_phase)p), id);
+		if (symlinkat(id, root, path) < 0)
+			continue;
+	}
+}
+
 /* What was captured came all at once. Folders below the first level need no event: whoever hears of
  * a folder looks into it. When artifacts expired there is nothing left to open here. */
 static void kick_artifacts(struct kicker *k, int root, const char *id)
@@ -315,6 +331,7 @@ static unsigned announce(struct kicker *k, struct kick *one, unsigned what)
 			one->id, strerror(err));
 	if (what & KICK_STATUS)
 		kick_status(root, one->id);
+	kick_phases(root, one->id, what);
 	if (what & KICK_ARTIFACTS)
 		kick_artifacts(k, root, one->id);
 	return left;

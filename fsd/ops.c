@@ -60,6 +60,8 @@ static void forget(struct fsd *f, fuse_ino_t ino, uint64_t nlookup)
 		real_forget(f, ino, nlookup);
 	else if (ino & INO_WORK)
 		work_forget(f, ino, nlookup);
+	else
+		by_forget(f, ino, nlookup);
 }
 
 static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
@@ -465,6 +467,8 @@ static void op_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, cons
 {
 	if (is_work(parent))
 		work_symlink(self(req), req, link, parent, name);
+	else if (is_kicker(self(req), req) && ino_node(parent) == MS_N_BY_PHASE_OF)
+		by_announce(self(req), req, parent, name);
 	else
 		fuse_reply_err(req, EPERM);
 }

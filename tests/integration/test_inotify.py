@@ -48,6 +48,50 @@ class InotifyCase(sbx.Case):
         self.assertNotEqual(later.id, run.id)
 
 
+class Phases(InotifyCase):
+    """by/phase/PHASE hears of runs that come there."""
+
+    def watch(self, phase):
+        path = os.path.join(self.m.mnt, "by/phase", phase)
+        self.ino.add(path, Inotify.CREATE)
+        return path
+
+    def came(self, path):
+        return [n for p, m, n in self.ino.seen if p == path]
+
+    def test_each_way_to_end(self):
+        ends = {"completed": "exit 0", "failed": "exit 1", "timed_out": "sleep 100"}
+        paths = {phase: self.watch(phase) for phase in ends}
+        runs = {phase: self.m.sh(script, timeout_sec=1) for phase, script in ends.items()}
+        for phase, run in runs.items():
+            self.ino.wait(lambda p, m, n, path=paths[phase], run=run: (p, n) == (path, run.id))
+            self.assertTrue(os.path.samefile(os.path.join(paths[phase], run.id), run.dir))
+        for phase, path in paths.items():
+            self.assertEqual([n for n in self.came(path) if n in [r.id for r in runs.values()]], [runs[phase].id])
+
+    def test_a_name_that_the_kernel_knows_is_announced_all_the_same(self):
+        path = self.watch("failed")
+        for _ in range(5):
+            run = self.m.run({"command": ["false"]})
+            self.assertTrue(os.path.islink(os.path.join(path, run.id)))
+            self.ino.wait(lambda p, m, n, run=run: (p, n) == (path, run.id))
+
+    def test_what_has_left_again_is_not_announced(self):
+        queued, killed = self.watch("queued"), self.watch("killed")
+        run = self.start()
+        run.ctl("kill")
+        self.ino.wait(lambda p, m, n: (p, n) == (killed, run.id))
+        self.settle(run)
+        for name in self.came(queued):
+            self.assertIn(name, self.m.runs())
+        self.assertEqual(self.came(killed).count(run.id), 1)
+        self.assertFalse(os.path.lexists(os.path.join(queued, run.id)))
+
+    def test_nobody_makes_links_there(self):
+        with self.assertRaises(PermissionError):
+            os.symlink("x", os.path.join(self.watch("failed"), self.start().id))
+
+
 class Created(InotifyCase):
     def test_run_of_another_process(self):
         self.ino.add(self.runs, Inotify.CREATE)
