@@ -307,3 +307,21 @@ void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t 
 		fuse_reply_buf(req, l.buf, l.len);
 	free(l.buf);
 }
+
+void dir_reply(fuse_req_t req, struct handle *h, pthread_mutex_t *lock, size_t size, off_t off,
+	       bool plus,
+	       size_t (*fill)(fuse_req_t req, struct handle *h, char *buf, size_t size, off_t off,
+			      bool plus))
+{
+	sbx_autofree char *buf = malloc(size);
+	size_t len;
+
+	if (!buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	pthread_mutex_lock(lock);
+	len = fill(req, h, buf, size, off, plus);
+	pthread_mutex_unlock(lock);
+	fuse_reply_buf(req, buf, len);
+}

@@ -372,6 +372,12 @@ void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
 /* ---- dir.c ----------------------------------------------------------------------------------- */
 
 void dir_read(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
+/* Answers with what fill() puts into a buffer of this size, for directories that are open; it
+ * returns the number of bytes. Under the handle's lock. */
+void dir_reply(fuse_req_t req, struct handle *h, pthread_mutex_t *lock, size_t size, off_t off,
+	       bool plus,
+	       size_t (*fill)(fuse_req_t req, struct handle *h, char *buf, size_t size, off_t off,
+			      bool plus));
 void dir_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
 /* 0 and *ret, or -errno: the child of a synthetic directory. */
 int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,

@@ -403,9 +403,10 @@ void real_opendir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_fil
 
 /* Adds what readdir gives until the buffer is full. The "plus" entries carry no node (number 0),
  * which tells the kernel to look up what it wants to know. */
-static size_t fill(fuse_req_t req, struct real_handle *h, char *buf, size_t size, off_t off,
+static size_t fill(fuse_req_t req, struct handle *handle, char *buf, size_t size, off_t off,
 		   bool plus)
 {
+	struct real_handle *h = (struct real_handle *)handle;
 	uint64_t dir_hash =
 		add_hash(place_hash(h->place.row, h->place.path), *h->place.path ? "/" : "");
 	struct dirent *d;
@@ -436,15 +437,6 @@ static size_t fill(fuse_req_t req, struct real_handle *h, char *buf, size_t size
 void real_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off, bool plus)
 {
 	struct real_handle *h = (struct real_handle *)handle_of(fi);
-	sbx_autofree char *buf = malloc(size);
-	size_t len;
 
-	if (!buf) {
-		fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	pthread_mutex_lock(&h->lock);
-	len = fill(req, h, buf, size, off, plus);
-	pthread_mutex_unlock(&h->lock);
-	fuse_reply_buf(req, buf, len);
+	dir_reply(req, &h->h, &h->lock, size, off, plus, fill);
 }

@@ -295,9 +295,10 @@ static bool entry_of(struct work_handle *h, const struct dirent *d, bool plus,
 	return true;
 }
 
-static size_t fill(fuse_req_t req, struct work_handle *h, char *buf, size_t size, off_t off,
+static size_t fill(fuse_req_t req, struct handle *handle, char *buf, size_t size, off_t off,
 		   bool plus)
 {
+	struct work_handle *h = (struct work_handle *)handle;
 	struct fuse_entry_param e;
 	struct dirent *d;
 	size_t len = 0, n;
@@ -326,15 +327,6 @@ static size_t fill(fuse_req_t req, struct work_handle *h, char *buf, size_t size
 void work_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off, bool plus)
 {
 	struct work_handle *h = work_handle(fi);
-	sbx_autofree char *buf = malloc(size);
-	size_t len;
 
-	if (!buf) {
-		fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	pthread_mutex_lock(&h->lock);
-	len = fill(req, h, buf, size, off, plus);
-	pthread_mutex_unlock(&h->lock);
-	fuse_reply_buf(req, buf, len);
+	dir_reply(req, &h->h, &h->lock, size, off, plus, fill);
 }
