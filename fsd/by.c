@@ -247,7 +247,8 @@ static int has(const struct asker *a, struct store_keys_by *by, const struct sto
 	return n == 1 && first.row == key->row ? 0 : -ENOENT;
 }
 
-static int find_run(const struct asker *a, fuse_ino_t dir, const char *name, int64_t *ret)
+static int find_run(const struct asker *a, fuse_ino_t dir, const char *name,
+		    struct fuse_entry_param *ret)
 {
 	__attribute__((cleanup(value_clear))) struct value v = { .text = NULL };
 	struct run_ref run;
@@ -257,8 +258,11 @@ static int find_run(const struct asker *a, fuse_ino_t dir, const char *name, int
 		r = load(a, dir, &v);
 	if (r == 0)
 		r = has(a, &v.by, &run.key);
-	*ret = run.key.row;
-	return r;
+	if (r < 0)
+		return r;
+	ret->ino = ino_make(run.key.row, ms_node_child(ino_node(dir), name));
+	link_attr(a->f, ret->ino, &run.key, &ret->attr);
+	return 0;
 }
 
 static int find(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
@@ -272,15 +276,15 @@ static int find(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *na
 	ask(&a, f, req);
 	if (!dir_visible(&a.p, ms_node(node)))
 		return -ENOENT;
+	ret->generation = 1;
+	ret->entry_timeout = entry_time(node);
+	if (ms_node(node)->kind == MS_K_LINK)
+		return find_run(&a, parent, name, ret);
 	if (kinds[node].find)
 		r = kinds[node].find(&a, name, &row);
-	else if (ms_node(node)->kind == MS_K_LINK)
-		r = find_run(&a, parent, name, &row);
 	if (r < 0)
 		return r;
 	ret->ino = ino_make(row, node);
-	ret->generation = 1;
-	ret->entry_timeout = entry_time(node);
 	return by_attr(f, req, ret->ino, &ret->attr, &ret->attr_timeout);
 }
 
