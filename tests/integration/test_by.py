@@ -12,7 +12,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import fskit  # noqa: E402
 import sbx  # noqa: E402
-from fskit import ALICE, BOB, as_user  # noqa: E402
+from fskit import ALICE, BOB, CAROL, as_user  # noqa: E402
 
 PHASES = ["completed", "failed", "killed", "queued", "running", "starting", "timed_out"]
 BOTH = {ord("/"): "%2F", ord("%"): "%25"}
@@ -34,6 +34,12 @@ class ByCase(sbx.Case):
         with self.assertRaises(OSError) as c:
             os.lstat(self.by(*names))
         self.assertEqual(errno.errorcode[c.exception.errno], "ENOENT")
+
+
+def finished(uid, m, **labels):
+    run = fskit.submit_as(uid, m, {"command": ["true"], "labels": labels})
+    run.wait()
+    return run
 
 
 class Phases(ByCase):
@@ -145,14 +151,8 @@ class Users(ByCase):
         self.addCleanup(self.m.close)
         self.m.start()
 
-    @staticmethod
-    def finished(uid, m, **labels):
-        run = fskit.submit_as(uid, m, {"command": ["true"], "labels": labels})
-        run.wait()
-        return run
-
     def test_each_sees_what_is_in_runs(self):
-        a, b = self.finished(ALICE, self.m, who="a", both="1"), self.finished(BOB, self.m, who="b", both="1")
+        a, b = finished(ALICE, self.m, who="a", both="1"), finished(BOB, self.m, who="b", both="1")
         for _ in range(2):  # also after the kernel has learned the names of the others'
             for uid, own, other in ((ALICE, a, b), (BOB, b, a)):
                 word = "who=a" if own is a else "who=b"
@@ -173,7 +173,7 @@ class Users(ByCase):
             self.assertEqual(self.ls("label"), ["both=1", "who=a", "who=b"])
 
     def test_users_are_for_administrators(self):
-        a = self.finished(ALICE, self.m)
+        a = finished(ALICE, self.m)
         self.assertIn("uid:%d" % ALICE, self.ls("user"))
         self.assertIn(a.id, self.ls("user", "uid:%d" % ALICE))
         self.assertNotIn("uid:4199999", self.ls("user"))
@@ -196,11 +196,24 @@ class Users(ByCase):
         self.assertNotIn("user", as_user(ALICE, lambda: os.listdir(self.by())))
 
     def test_an_open_directory_shows_its_reader_s_runs(self):
-        a, b = self.finished(ALICE, self.m, open="1"), self.finished(BOB, self.m, open="1")
+        a, b = finished(ALICE, self.m, open="1"), finished(BOB, self.m, open="1")
         fd = os.open(self.by("label/open=1"), os.O_RDONLY)
         self.addCleanup(os.close, fd)
         self.assertEqual(sorted(os.listdir(fd)), sorted([a.id, b.id]))
         self.assertEqual(as_user(BOB, lambda: os.listdir("/proc/self/fd/%d" % fd)), [b.id])
+
+
+@unittest.skipUnless(sbx.ROOT, "only root can act for several users")
+class Administrators(ByCase):
+    settings = {"admins": "uid:%d" % CAROL}
+
+    def test_an_administrator_who_is_not_root(self):
+        a, b = finished(ALICE, self.m, x="1"), finished(BOB, self.m, x="1")
+
+        def look():
+            return [sorted(os.listdir(self.by(d))) for d in ("label/x=1", "phase/completed", "user/uid:%d" % BOB)] + [
+                open(self.by("user/uid:%d" % BOB, b.id, "status")).read()]
+        self.assertEqual(as_user(CAROL, look), [[a.id, b.id], [a.id, b.id], [b.id], "completed\n"])
 
 
 class Many(ByCase):
