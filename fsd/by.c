@@ -2,8 +2,7 @@
 /*
  * by/: runs by what they have, as directories of symlinks, so that globbing is the query language.
  * Each is a question to an index of the store, asked page by page. A directory is known by a number
- * of the store that never changes (a phase, the oldest row of a label, a session, the oldest run of
- * a user), so nothing is kept here.
+ * that never changes (of a phase, a session, a user, or made of a label), so nothing is kept here.
  *
  * Who looks sees what he sees in runs/. So what a name leads to differs by caller, and a run leaves
  * its phase: the kernel asks for these names each time.
@@ -61,49 +60,49 @@ static int load_phase(const struct asker *a, int64_t number, struct value *ret)
 	return 0;
 }
 
-/* ---- by a word of the store ------------------------------------------------------------------ */
+/* ---- by label ---- */
 
-static int find_word(const struct asker *a, enum store_words kind, const char *name, int64_t *ret)
+static int find_label(const struct asker *a, const char *name, int64_t *ret)
+{
+	struct store_keys_by by = { .user = a->user };
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct store_run_key any;
+	char word[MS_WORD_SIZE];
+	int n;
+
+	if (!ms_name_word(name, word))
+		return -ENOENT;
+	*ret = by.label = store_number(word);
+	n = store_run_keys_by(a->f->store, &by, &any, 1, &e);
+	return n < 0 ? -fsd_errno(&e) : n == 0 ? -ENOENT : 0;
+}
+
+static int load_label(const struct asker *a, int64_t number, struct value *ret)
+{
+	(void)a;
+	ret->by.label = number;
+	return 0;
+}
+
+/* ---- by user ---- */
+
+static int find_user(const struct asker *a, const char *name, int64_t *ret)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 	char word[MS_WORD_SIZE];
 
 	if (!ms_name_word(name, word))
 		return -ENOENT;
-	return store_word_find(a->f->store, kind, a->user, word, ret, &e) < 0 ? -fsd_errno(&e) : 0;
-}
-
-static int load_word(const struct asker *a, enum store_words kind, int64_t number, char **ret)
-{
-	sbx_autoerror e = SBX_ERROR_INIT;
-
-	return store_word_get(a->f->store, kind, number, ret, &e) < 0 ? -fsd_errno(&e) : 0;
-}
-
-static int find_label(const struct asker *a, const char *name, int64_t *ret)
-{
-	return find_word(a, STORE_LABELS, name, ret);
-}
-
-static int load_label(const struct asker *a, int64_t number, struct value *ret)
-{
-	int r = load_word(a, STORE_LABELS, number, &ret->text);
-
-	ret->by.label = ret->text;
-	return r;
-}
-
-static int find_user(const struct asker *a, const char *name, int64_t *ret)
-{
-	return find_word(a, STORE_USERS, name, ret);
+	return store_user_find(a->f->store, word, ret, &e) < 0 ? -fsd_errno(&e) : 0;
 }
 
 static int load_user(const struct asker *a, int64_t number, struct value *ret)
 {
-	int r = load_word(a, STORE_USERS, number, &ret->text);
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc = store_user_get(a->f->store, number, &ret->text, &e);
 
 	ret->by.user = ret->text;
-	return r;
+	return rc < 0 ? -fsd_errno(&e) : 0;
 }
 
 /* ---- by session ------------------------------------------------------------------------------ */
@@ -372,31 +371,27 @@ static bool add_word(void *ctx, int64_t number, const char *word)
 	return !ms_word_name(word, name) || add_dir(ctx, number, name);
 }
 
-static int list_words(struct listing *l, const struct asker *a, enum store_words kind,
-		      enum ms_node_id node, int64_t after)
-{
-	sbx_autoerror e = SBX_ERROR_INIT;
-	sbx_autofree char *last = NULL;
-	struct dirs d;
-	int r = dirs_begin(&d, l, node);
-
-	if (r == 0 && after)
-		r = load_word(a, kind, after, &last);
-	if (r < 0)
-		return r;
-	if (store_words(l->f->store, kind, a->user, last ? last : "", add_word, &d, &e) < 0)
-		return -fsd_errno(&e);
-	return 0;
-}
-
 static int list_labels(struct listing *l, const struct asker *a, int64_t after)
 {
-	return list_words(l, a, STORE_LABELS, MS_N_BY_LABEL_OF, after);
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct dirs d;
+	int r = dirs_begin(&d, l, MS_N_BY_LABEL_OF);
+
+	if (r < 0)
+		return r;
+	return store_labels(l->f->store, a->user, after, add_word, &d, &e) < 0 ? -fsd_errno(&e) : 0;
 }
 
 static int list_users(struct listing *l, const struct asker *a, int64_t after)
 {
-	return list_words(l, a, STORE_USERS, MS_N_BY_USER_OF, after);
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct dirs d;
+	int r = dirs_begin(&d, l, MS_N_BY_USER_OF);
+
+	(void)a;
+	if (r < 0)
+		return r;
+	return store_users(l->f->store, after, add_word, &d, &e) < 0 ? -fsd_errno(&e) : 0;
 }
 
 static bool add_session(struct listing *l, int64_t row, const char *name)

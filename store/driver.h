@@ -35,7 +35,14 @@ enum sql_mode {
 };
 
 /* The words of the schema that the two dialects spell differently; see schema.c. */
-enum sql_word { SQL_WORD_ROW, SQL_WORD_KEY, SQL_WORD_BYTES, SQL_WORD_LABELS, SQL_WORD__COUNT };
+enum sql_word {
+	SQL_WORD_ROW,
+	SQL_WORD_KEY,
+	SQL_WORD_BYTES,
+	SQL_WORD_LABELS,
+	SQL_WORD_NUMBER,
+	SQL_WORD__COUNT
+};
 
 struct sql_driver {
 	const char *name;

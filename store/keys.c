@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What directories are made of: runs without their strings, by number and by what they have, and
- * the words by which they are told apart. */
+ * the labels and users by which they are told apart. */
+#include <openssl/sha.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,7 +119,7 @@ int store_run_keys(struct store *s, const char *user, int64_t after, struct stor
 int store_run_keys_by(struct store *s, const struct store_keys_by *by, struct store_run_key *ret,
 		      size_t max, struct sbx_error *e)
 {
-	struct sql_value value = store_text(by->label ? by->label : by->session_id);
+	struct sql_value value = store_text(by->session_id);
 	enum sql_id id = SQL_KEYS_SESSION;
 
 	if (by->phase) {
@@ -127,6 +128,7 @@ int store_run_keys_by(struct store *s, const struct store_keys_by *by, struct st
 			     ? (by->user ? SQL_KEYS_DONE_OWNER : SQL_KEYS_DONE)
 			     : (by->user ? SQL_KEYS_LIVE_OWNER : SQL_KEYS_LIVE);
 	} else if (by->label) {
+		value = store_int(by->label);
 		id = by->user ? SQL_KEYS_LABEL_OWNER : SQL_KEYS_LABEL;
 	} else if (!by->session_id) {
 		return store_run_keys(s, by->user, by->after, ret, max, e);
@@ -137,78 +139,79 @@ int store_run_keys_by(struct store *s, const struct store_keys_by *by, struct st
 			 ret, max, e);
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
+/* ---- labels and users ------------------------------------------------------------------------ */
 
-static const struct {
-	enum sql_id next, next_owner, find, find_owner, get;
-	size_t args; /* of the first four: the word, and for labels whose */
-	const char *what;
-} kinds[] = {
-	[STORE_LABELS] = { SQL_LABEL_NEXT, SQL_LABEL_NEXT_OWNER, SQL_LABEL_FIND,
-			   SQL_LABEL_FIND_OWNER, SQL_LABEL_GET, 2, "label" },
-	[STORE_USERS] = { SQL_USER_NEXT, SQL_USER_NEXT, SQL_USER_FIND, SQL_USER_FIND, SQL_USER_GET,
-			  1, "user with runs" },
-};
-
-static int one_word(struct store_conn *c, enum sql_id id, enum store_words kind, const char *user,
-		    const char *word, struct store_query *q, struct sbx_error *e)
+/* 53 bits of a digest: nobody finds two labels with one number, or one with the number of yours. */
+int64_t store_number(const char *text)
 {
-	const struct sql_value args[] = { store_text(word), store_text(user) };
+	unsigned char md[SHA256_DIGEST_LENGTH];
+	uint64_t n = 0;
 
-	return store_first(c, id, args, kinds[kind].args, q, e);
+	(void)SHA256((const unsigned char *)text, strlen(text), md);
+	for (int i = 0; i < 8; i++)
+		n = n << 8 | md[i];
+	n >>= 64 - 53;
+	return n ? (int64_t)n : 1;
 }
 
-/* The index is entered anew for each word, so that the runs that share one are not walked. */
-int store_words(struct store *s, enum store_words kind, const char *user, const char *after,
-		bool (*each)(void *ctx, int64_t number, const char *word), void *ctx,
+/* The index is entered anew for each, so that the runs that share one are not walked. */
+static int walk(struct store *s, enum sql_id id, const char *user, size_t n_args, int64_t after,
+		bool (*each)(void *ctx, int64_t number, const char *name), void *ctx,
 		struct sbx_error *e)
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	enum sql_id id = user ? kinds[kind].next_owner : kinds[kind].next;
-	sbx_autofree char *at = strdup(after);
-	int r = at ? store_reader_get(s, &rd, e) : -SBX_E_NO_MEMORY;
+	struct sql_value args[] = { store_int(after), store_text(user) };
+	int r = store_read(s, id, args, n_args, &rd, &q, e);
 
-	while (r == 0 && (r = one_word(rd.c, id, kind, user, at, &q, e)) == 1) {
-		if (!each(ctx, store_col_int(&q, 0), store_col_text(&q, 1)))
+	while (r == 1) {
+		args[0] = store_int(store_col_int(&q, 0));
+		if (!each(ctx, args[0].n, store_col_text(&q, 1)))
 			return 0;
-		free(at);
-		at = store_col_dup(&q, 1);
-		r = at ? 0 : -SBX_E_NO_MEMORY;
+		r = store_first(rd.c, id, args, n_args, &q, e);
 	}
-	return r == -SBX_E_NO_MEMORY ? sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a word") : r;
+	return r;
 }
 
-static int no_word(enum store_words kind, struct sbx_error *e)
+int store_labels(struct store *s, const char *user, int64_t after,
+		 bool (*each)(void *ctx, int64_t number, const char *label), void *ctx,
+		 struct sbx_error *e)
 {
-	return sbx_fail(e, SBX_E_NOT_FOUND, "no such %s", kinds[kind].what);
+	return walk(s, user ? SQL_LABEL_NEXT_OWNER : SQL_LABEL_NEXT, user, 2, after, each, ctx, e);
 }
 
-int store_word_find(struct store *s, enum store_words kind, const char *user, const char *word,
-		    int64_t *ret_number, struct sbx_error *e)
+int store_users(struct store *s, int64_t after,
+		bool (*each)(void *ctx, int64_t number, const char *user), void *ctx,
+		struct sbx_error *e)
+{
+	return walk(s, SQL_USER_NEXT, NULL, 1, after, each, ctx, e);
+}
+
+static int no_user(struct sbx_error *e)
+{
+	return sbx_fail(e, SBX_E_NOT_FOUND, "no user of this name has runs");
+}
+
+int store_user_find(struct store *s, const char *user, int64_t *ret_number, struct sbx_error *e)
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_reader_get(s, &rd, e);
+	int r = store_read(s, SQL_USER_FIND, STORE_ARGS(store_text(user)), &rd, &q, e);
 
-	if (r == 0)
-		r = one_word(rd.c, user ? kinds[kind].find_owner : kinds[kind].find, kind, user,
-			     word, &q, e);
 	if (r <= 0)
-		return r < 0 ? r : no_word(kind, e);
+		return r < 0 ? r : no_user(e);
 	*ret_number = store_col_int(&q, 0);
 	return 0;
 }
 
-int store_word_get(struct store *s, enum store_words kind, int64_t number, char **ret,
-		   struct sbx_error *e)
+int store_user_get(struct store *s, int64_t number, char **ret, struct sbx_error *e)
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
-	int r = store_read(s, kinds[kind].get, STORE_ARGS(store_int(number)), &rd, &q, e);
+	int r = store_read(s, SQL_USER_GET, STORE_ARGS(store_int(number)), &rd, &q, e);
 
 	if (r <= 0)
-		return r < 0 ? r : no_word(kind, e);
+		return r < 0 ? r : no_user(e);
 	*ret = store_col_dup(&q, 1);
-	return *ret ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a word");
+	return *ret ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a user name");
 }

@@ -45,7 +45,8 @@ static int start_list(struct store_conn *c, const struct store_run_filter *f, en
 
 	if (f->label)
 		return store_start(c, SQL_LIST_LABEL,
-				   STORE_ARGS(before, store_text(f->user), store_text(f->label),
+				   STORE_ARGS(before, store_text(f->user),
+					      store_int(store_number(f->label)),
 					      store_text(f->session_id), store_text(f->persona_id),
 					      store_text(f->workspace_id), store_int(f->phase),
 					      store_int(f->limit)),
@@ -120,9 +121,10 @@ static int add_labels(struct store_tx *tx, int64_t row, const char *owner,
 		sbx_buf_printf(&text, "%s=%s", name, json_object_get_string(value));
 		if (sbx_buf_failed(&text))
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a label");
-		r = store_tx_run(
-			tx, SQL_LABEL_ADD,
-			STORE_ARGS(store_text(owner), store_text(text.data), store_int(row)), e);
+		r = store_tx_run(tx, SQL_LABEL_ADD,
+				 STORE_ARGS(store_text(owner), store_text(text.data),
+					    store_int(row), store_int(store_number(text.data))),
+				 e);
 		if (r < 0)
 			return r;
 	}

@@ -4,8 +4,8 @@
  * made. A text that was ever released is never edited; a change is a new text at the end.
  *
  * %ROW% is a growing row number, %KEY% a 64-bit primary key, %BYTES% a string of any bytes, and
- * %LABELS% the members (key, value) of runs.labels as rows: the words in which SQLite and
- * PostgreSQL differ here. Times are microseconds UTC, 0 when not
+ * %LABELS% the members (key, value) of runs.labels as rows, and %NUMBER%(text) store_number() of
+ * it: the words in which SQLite and PostgreSQL differ here. Times are microseconds UTC, 0 when not
  * set; columns that end in _boot say which boot the CLOCK_BOOTTIME beside them counts from.
  */
 #include <string.h>
@@ -143,15 +143,23 @@ static const char version_3[] =
 	"CREATE INDEX snapshots_session ON snapshots (session_id, rid);";
 
 static const char version_4[] =
-	/* The rows of labels get numbers: the oldest one of a label is what a directory of its runs
-	 * is known by. And administrators look for the label of anybody's runs. */
-	"CREATE TABLE numbered_labels (num %ROW%, holder TEXT NOT NULL, label TEXT NOT NULL,"
-	" run BIGINT NOT NULL, UNIQUE (holder, label, run));"
-	"INSERT INTO numbered_labels (holder, label, run)"
-	" SELECT holder, label, run FROM run_labels ORDER BY run, label;"
+	/* A directory of runs with a label is known by the label's number, which is made of it: so
+	 * it is the same for ever and for everybody, and a place in the list of labels. */
+	"CREATE TABLE numbered_labels (holder TEXT NOT NULL, number BIGINT NOT NULL,"
+	" label TEXT NOT NULL, run BIGINT NOT NULL, PRIMARY KEY (holder, number, run));"
+	"INSERT INTO numbered_labels (holder, number, label, run)"
+	" SELECT holder, %NUMBER%(label), label, run FROM run_labels;"
 	"DROP TABLE run_labels;"
 	"ALTER TABLE numbered_labels RENAME TO run_labels;"
-	"CREATE INDEX run_labels_label ON run_labels (label, run);";
+	/* Administrators look for the label of anybody's runs. */
+	"CREATE INDEX run_labels_number ON run_labels (number, run);"
+	/* Users are known by a number, too. */
+	"CREATE TABLE numbered_totals (num %ROW%, owner TEXT NOT NULL UNIQUE, runs BIGINT NOT NULL,"
+	" log_bytes BIGINT NOT NULL, artifact_bytes BIGINT NOT NULL);"
+	"INSERT INTO numbered_totals (owner, runs, log_bytes, artifact_bytes)"
+	" SELECT owner, runs, log_bytes, artifact_bytes FROM usage_totals ORDER BY owner;"
+	"DROP TABLE usage_totals;"
+	"ALTER TABLE numbered_totals RENAME TO usage_totals;";
 
 static const char *const migrations[] = { version_1, version_2, version_3, version_4 };
 
@@ -160,10 +168,9 @@ static const struct {
 	const char *name;
 	enum sql_word word;
 } words[] = {
-	{ "%ROW%", SQL_WORD_ROW },
-	{ "%KEY%", SQL_WORD_KEY },
-	{ "%BYTES%", SQL_WORD_BYTES },
-	{ "%LABELS%", SQL_WORD_LABELS },
+	{ "%ROW%", SQL_WORD_ROW },	 { "%KEY%", SQL_WORD_KEY },
+	{ "%BYTES%", SQL_WORD_BYTES },	 { "%LABELS%", SQL_WORD_LABELS },
+	{ "%NUMBER%", SQL_WORD_NUMBER },
 };
 
 int64_t store_schema_newest(void)

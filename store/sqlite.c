@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SQLite driver: settings of a connection, waiting for a lock, SQLite's errors in our words. */
 #include "store/driver.h"
+#include "store/store.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -190,6 +191,15 @@ static void sqlite_close(struct sql_conn *c)
 }
 SBX_DEFINE_AUTO(struct sql_conn, sqlite_close)
 
+/* For migrations. */
+static void number_of(sqlite3_context *x, int n, sqlite3_value **args)
+{
+	const char *text = (const char *)sqlite3_value_text(args[0]);
+
+	(void)n;
+	sqlite3_result_int64(x, text ? store_number(text) : 0);
+}
+
 static int sqlite_open(const char *path, enum sql_mode mode, struct sql_conn **ret,
 		       struct sbx_error *e)
 {
@@ -225,6 +235,10 @@ static int sqlite_open(const char *path, enum sql_mode mode, struct sql_conn **r
 		if (rc < 0)
 			return rc;
 	}
+	rc = sqlite3_create_function(c->db, "sbx_number", 1, SQLITE_UTF8 | SQLITE_DETERMINISTIC,
+				     NULL, number_of, NULL, NULL);
+	if (rc != SQLITE_OK)
+		return fail(c->db, rc, "add a function to the database", e);
 	/* Takes the place of SQLite's own check-point inside a commit; see wal.c. */
 	(void)sqlite3_wal_hook(c->db, on_commit, c);
 	*ret = sbx_steal(&c);
@@ -394,6 +408,7 @@ const struct sql_driver store_sqlite = {
 		[SQL_WORD_KEY] = "INTEGER PRIMARY KEY",
 		[SQL_WORD_BYTES] = "BLOB",
 			[SQL_WORD_LABELS] = "json_each(runs.labels)",
+		[SQL_WORD_NUMBER] = "sbx_number",
 	},
 	.forks = keep_cache_from_children,
 	.open = sqlite_open,

@@ -90,18 +90,21 @@
 /*
  * store_run_keys_by: $1 is the run before, $2 what they have, $3 the owner. Everybody's runs of a
  * phase come in the order of the index that holds them, by a column that never changes there: those
- * that have the same in it as the run before, and those that have more.
+ * that have the same in it as the run before (should that be gone, the next), and those that have
+ * more.
  */
 #define KEYS_BY(from, after, value, owner, order)                                               \
 	"SELECT " RUN_KEY " FROM " from " WHERE " after " AND " value " AND " owner             \
 	" ORDER BY " order " LIMIT $4"
 #define ANYBODY "$3 IS NULL"
-#define OF_BEFORE(column) "(SELECT before." column " FROM runs AS before WHERE before.rid = $1)"
+#define PLACE(column, first)                                                                    \
+	"(CASE WHEN $1 > 0 THEN (SELECT before." column " FROM runs AS before "                 \
+	"WHERE before.rid >= $1 ORDER BY before.rid LIMIT 1) ELSE " first " END)"
 #define KEYS_ALL(column, first, value)                                                          \
 	"SELECT " RUN_KEY ", " column " FROM runs WHERE rid > $1 AND " value " AND " ANYBODY     \
-	" AND " column " = " OF_BEFORE(column) " UNION ALL "                                    \
-	"SELECT " RUN_KEY ", " column " FROM runs WHERE " column " > COALESCE("                 \
-	OF_BEFORE(column) ", " first ") AND " value " ORDER BY " column ", rid LIMIT $4"
+	" AND " column " = " PLACE(column, first) " UNION ALL "                                 \
+	"SELECT " RUN_KEY ", " column " FROM runs WHERE " column " > " PLACE(column, first)     \
+	" AND " value " ORDER BY " column ", rid LIMIT $4"
 #define BY_LIVE     "phase = $2 AND phase < 4"
 #define BY_DONE     "phase = $2 AND finished_us > 0"
 #define RUNS_LABELS "run_labels, runs"
@@ -192,27 +195,21 @@ X(KEYS_DONE_OWNER, "runs_owner_done (owner=? AND phase=? AND rid>?)",           
   KEYS_BY("runs", "rid > $1", BY_DONE, "owner = $3", "rid"))                                    \
 X(KEYS_SESSION, "runs_session (session_id=? AND rid>?)",                                        \
   KEYS_BY("runs", "rid > $1", "session_id = $2", ANY("3", "owner"), "rid"))                     \
-X(KEYS_LABEL, "run_labels_label (label=? AND run>?)",                                           \
-  KEYS_BY(RUNS_LABELS, "run > $1", "label = $2 AND rid = run", ANYBODY, "run"))                 \
-X(KEYS_LABEL_OWNER, "sqlite_autoindex_run_labels_1 (holder=? AND label=? AND run>?)",           \
-  KEYS_BY(RUNS_LABELS, "run > $1", "label = $2 AND rid = run", "holder = $3", "run"))           \
-X(LABEL_NEXT, "run_labels_label (label>?)",                                                     \
-  "SELECT num, label FROM run_labels WHERE label > $1 AND ($2 IS NULL OR holder = $2) "         \
-  "ORDER BY label, run LIMIT 1")                                                                \
-X(LABEL_NEXT_OWNER, "sqlite_autoindex_run_labels_1 (holder=? AND label>?)",                     \
-  "SELECT num, label FROM run_labels WHERE label > $1 AND holder = $2 "                         \
-  "ORDER BY label, run LIMIT 1")                                                                \
-X(LABEL_FIND, "run_labels_label (label=?)",                                                     \
-  "SELECT num, label FROM run_labels WHERE label = $1 AND ($2 IS NULL OR holder = $2) "         \
-  "ORDER BY run LIMIT 1")                                                                       \
-X(LABEL_FIND_OWNER, "sqlite_autoindex_run_labels_1 (holder=? AND label=?)",                     \
-  "SELECT num, label FROM run_labels WHERE label = $1 AND holder = $2 ORDER BY run LIMIT 1")    \
-X(LABEL_GET, PK, "SELECT num, label FROM run_labels WHERE num = $1")                            \
-X(USER_NEXT, "runs_owner (owner>?)",                                                            \
-  "SELECT rid, owner FROM runs WHERE owner > $1 ORDER BY owner, rid LIMIT 1")                   \
-X(USER_FIND, "runs_owner (owner=?)",                                                            \
-  "SELECT rid, owner FROM runs WHERE owner = $1 ORDER BY rid LIMIT 1")                          \
-X(USER_GET, PK, "SELECT rid, owner FROM runs WHERE rid = $1")                                   \
+X(KEYS_LABEL, "run_labels_number (number=? AND run>?)",                                         \
+  KEYS_BY(RUNS_LABELS, "run > $1", "number = $2 AND rid = run", ANYBODY, "run"))                \
+X(KEYS_LABEL_OWNER, "sqlite_autoindex_run_labels_1 (holder=? AND number=? AND run>?)",          \
+  KEYS_BY(RUNS_LABELS, "run > $1", "number = $2 AND rid = run", "holder = $3", "run"))          \
+X(LABEL_NEXT, "run_labels_number (number>?)",                                                   \
+  "SELECT number, label FROM run_labels WHERE number > $1 AND ($2 IS NULL OR holder = $2) "     \
+  "ORDER BY number, run LIMIT 1")                                                               \
+X(LABEL_NEXT_OWNER, "sqlite_autoindex_run_labels_1 (holder=? AND number>?)",                    \
+  "SELECT number, label FROM run_labels WHERE number > $1 AND holder = $2 "                     \
+  "ORDER BY number, run LIMIT 1")                                                               \
+X(USER_NEXT, PK,                                                                                \
+  "SELECT num, owner FROM usage_totals WHERE num > $1 AND runs > 0 ORDER BY num LIMIT 1")       \
+X(USER_FIND, "sqlite_autoindex_usage_totals_1 (owner=?)",                                       \
+  "SELECT num, owner FROM usage_totals WHERE owner = $1 AND runs > 0")                          \
+X(USER_GET, PK, "SELECT num, owner FROM usage_totals WHERE num = $1")                           \
 X(LOG_FACTS, BY_ID,                                                                             \
   "SELECT phase, started_us, finished_us, has_exit_code, exit_code, runtime, reason "           \
   "FROM runs WHERE id = $1")                                                                    \
@@ -329,12 +326,13 @@ X(LIST_WORKSPACE, "runs_workspace (workspace_id=? AND owner=?",                 
 X(LIST_LIVE, "runs_live (phase=?", LIST(ANY, ANY, ANY, ANY, PHASE_LIVE))                        \
 X(LIST_OWNER_DONE, "runs_owner_done (owner=? AND phase=?",                                      \
   LIST(IS, ANY, ANY, ANY, PHASE_DONE))                                                          \
-X(LIST_LABEL, "sqlite_autoindex_run_labels_1 (holder=? AND label=? AND run<?)",                 \
-  "SELECT " RUN_ROW " FROM run_labels, runs WHERE run < $1 AND holder = $2 AND label = $3 "     \
+X(LIST_LABEL, "sqlite_autoindex_run_labels_1 (holder=? AND number=? AND run<?)",               \
+  "SELECT " RUN_ROW " FROM run_labels, runs WHERE run < $1 AND holder = $2 AND number = $3 "    \
   "AND rid = run AND " ANY("4", "session_id") " AND " ANY("5", "persona_id") " AND "            \
   ANY("6", "workspace_id") " AND ($7 = 0 OR phase = $7) ORDER BY run DESC LIMIT $8")            \
-X(LABEL_ADD, NULL, "INSERT INTO run_labels (holder, label, run) VALUES ($1, $2, $3) "           \
-  "ON CONFLICT (holder, label, run) DO NOTHING")                                                \
+X(LABEL_ADD, NULL,                                                                              \
+  "INSERT INTO run_labels (holder, label, run, number) VALUES ($1, $2, $3, $4) "                \
+  "ON CONFLICT (holder, number, run) DO NOTHING")                                               \
 X(WORKSPACE_COUNT, "runs_workspace (workspace_id=? AND owner=?)",                               \
   "SELECT COUNT(*) FROM runs WHERE workspace_id = $1 AND owner = $2")                           \
 STORE_STARTED(STARTED_ROWS)                                                                     \

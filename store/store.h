@@ -265,28 +265,25 @@ int store_run_keys(struct store *s, const char *user, int64_t after, struct stor
 struct store_keys_by {
 	const char *user; /* NULL: anybody's */
 	enum store_phase phase;
-	const char *session_id, *label; /* label: NAME=VALUE */
-	int64_t after;			/* row of the run before, 0: from the first */
+	const char *session_id;
+	int64_t label; /* its number */
+	int64_t after; /* row of the run before, 0: from the first */
 };
 int store_run_keys_by(struct store *s, const struct store_keys_by *by, struct store_run_key *ret,
 		      size_t max, struct sbx_error *e);
-/*
- * Words that runs have: labels as NAME=VALUE, of a user's runs (NULL: anybody's), and the users
- * that have runs (user is not looked at). A word has a number, which never changes: for this user,
- * and for anybody's.
- */
-enum store_words { STORE_LABELS = 1, STORE_USERS };
-/* In the order of their bytes, behind `after` (""). each() must copy what it keeps; false ends it.
- */
-int store_words(struct store *s, enum store_words kind, const char *user, const char *after,
-		bool (*each)(void *ctx, int64_t number, const char *word), void *ctx,
+/* The number of a label, which is NAME=VALUE: 1 and up, below 2^53, made of its text. */
+int64_t store_number(const char *label);
+/* Labels of a user's runs (NULL: of anybody's), and users that have runs: in the order of their
+ * numbers, behind this one (0). each() must copy what it keeps; false ends it. */
+int store_labels(struct store *s, const char *user, int64_t after,
+		 bool (*each)(void *ctx, int64_t number, const char *label), void *ctx,
+		 struct sbx_error *e);
+int store_users(struct store *s, int64_t after,
+		bool (*each)(void *ctx, int64_t number, const char *user), void *ctx,
 		struct sbx_error *e);
-/* NOT_FOUND: no run of this user has it. */
-int store_word_find(struct store *s, enum store_words kind, const char *user, const char *word,
-		    int64_t *ret_number, struct sbx_error *e);
-/* malloc'd; whoever has it. NOT_FOUND. */
-int store_word_get(struct store *s, enum store_words kind, int64_t number, char **ret,
-		   struct sbx_error *e);
+/* A user's number never changes. NOT_FOUND: he has no runs; there is no such number. */
+int store_user_find(struct store *s, const char *user, int64_t *ret_number, struct sbx_error *e);
+int store_user_get(struct store *s, int64_t number, char **ret, struct sbx_error *e); /* malloc'd */
 int store_run_count(struct store *s, const char *user, int64_t *ret, struct sbx_error *e);
 /* The effective spec as text, malloc'd. RUN_NOT_FOUND. */
 int store_run_spec(struct store *s, const char *id, char **ret, struct sbx_error *e);

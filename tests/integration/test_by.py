@@ -164,11 +164,13 @@ class Users(ByCase):
                                       for run in (own, other)]
                     names["own"] = os.path.isdir(self.by("label", word))
                     names["other"] = os.path.lexists(self.by("label", hidden))
+                    names["number"] = os.stat(self.by("label/both=1")).st_ino
                     names["through"] = open(self.by("label/both=1", own.id, "status")).read()
                     return names
                 self.assertEqual(as_user(uid, look), {
                     "label": ["both=1", word], "label/both=1": [own.id], "phase/completed": [own.id],
-                    "links": [True, False, True, False], "own": True, "other": False, "through": "completed\n"})
+                    "links": [True, False, True, False], "own": True, "other": False, "through": "completed\n",
+                    "number": os.stat(self.by("label/both=1")).st_ino})
             self.assertLessEqual({a.id, b.id}, set(self.ls("label/both=1")))
             self.assertEqual(self.ls("label"), ["both=1", "who=a", "who=b"])
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/: what directories of runs are made of: keys by what runs have, page by page, and words. */
+/* store/: what directories of runs are made of: keys by what runs have, page by page, and labels
+ * and users. */
 #include "store_fixture.h"
 
 #include "store/store_i.h"
@@ -112,7 +113,7 @@ static void keys__by_everything_in_pages_of_any_size(void **state)
 					       : NULL,
 				.phase = what < 8 ? (enum store_phase)what : 0,
 				.session_id = what == 8 ? "s" : NULL,
-				.label = what == 9 ? "b=2" : NULL,
+				.label = what == 9 ? store_number("b=2") : 0,
 			};
 
 			memset(whole, 0, sizeof(whole));
@@ -151,7 +152,7 @@ static void keys__go_on_behind_what_has_left(void **state)
 static void keys__of_nothing(void **state)
 {
 	struct fixture *f = *state;
-	struct store_keys_by by = { .label = "none=1" };
+	struct store_keys_by by = { .label = store_number("none=1") };
 	struct store_run_key key;
 
 	insert(f->s, "alice", "{\"none\":\"2\"}", NULL, NULL);
@@ -164,7 +165,7 @@ static void keys__of_nothing(void **state)
 
 /* ---- what a page costs ----------------------------------------------------------------------- */
 
-static int steps(sqlite3 *db, enum sql_id id, int64_t after, const char *word, int64_t phase)
+static int steps(sqlite3 *db, enum sql_id id, int64_t after, const char *session, int64_t number)
 {
 	sqlite3_stmt *st = NULL;
 	int n;
@@ -172,10 +173,10 @@ static int steps(sqlite3 *db, enum sql_id id, int64_t after, const char *word, i
 	assert_int_equal(sqlite3_prepare_v2(db, store_statements[id].text, -1, &st, NULL),
 			 SQLITE_OK);
 	(void)sqlite3_bind_int64(st, 1, after);
-	if (phase)
-		(void)sqlite3_bind_int64(st, 2, phase);
+	if (session)
+		(void)sqlite3_bind_text(st, 2, session, -1, SQLITE_STATIC);
 	else
-		(void)sqlite3_bind_text(st, 2, word, -1, SQLITE_STATIC);
+		(void)sqlite3_bind_int64(st, 2, number);
 	if (strstr(store_statements[id].name, "_OWNER"))
 		(void)sqlite3_bind_text(st, 3, "alice", -1, SQLITE_STATIC);
 	(void)sqlite3_bind_int(st, 4, 10);
@@ -197,12 +198,12 @@ static void keys__cost_the_same_on_every_page(void **state)
 	static const struct {
 		enum sql_id id;
 		enum store_phase phase;
-		const char *word;
+		const char *session;
 	} rows[] = {
 		{ SQL_KEYS_LIVE, STORE_QUEUED, NULL }, { SQL_KEYS_LIVE_OWNER, STORE_QUEUED, NULL },
 		{ SQL_KEYS_DONE, STORE_FAILED, NULL }, { SQL_KEYS_DONE_OWNER, STORE_FAILED, NULL },
-		{ SQL_KEYS_SESSION, 0, "s" },	       { SQL_KEYS_LABEL, 0, "ci=17" },
-		{ SQL_KEYS_LABEL_OWNER, 0, "ci=17" },
+		{ SQL_KEYS_SESSION, 0, "s" },	       { SQL_KEYS_LABEL, 0, NULL },
+		{ SQL_KEYS_LABEL_OWNER, 0, NULL },
 	};
 	struct fixture *f = *state;
 	int64_t row[400];
@@ -217,9 +218,10 @@ static void keys__cost_the_same_on_every_page(void **state)
 	(void)snprintf(path, sizeof(path), "%s/state.db", f->dir);
 	assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
 	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
-		int at = rows[i].phase == STORE_QUEUED ? 10 : 11;
-		int early = steps(db, rows[i].id, row[at], rows[i].word, rows[i].phase);
-		int late = steps(db, rows[i].id, row[at + 350], rows[i].word, rows[i].phase);
+		int at = rows[i].phase == STORE_QUEUED ? 10 : 11; /* a run of that phase */
+		int64_t number = rows[i].phase ? rows[i].phase : store_number("ci=17");
+		int early = steps(db, rows[i].id, row[at], rows[i].session, number);
+		int late = steps(db, rows[i].id, row[at + 350], rows[i].session, number);
 
 		if (late > early + 10)
 			fail_msg("%s: %d steps, then %d", store_statements[rows[i].id].name, early,
@@ -228,84 +230,145 @@ static void keys__cost_the_same_on_every_page(void **state)
 	sqlite3_close(db);
 }
 
-/* ---- words ----------------------------------------------------------------------------------- */
-
-struct words {
-	char text[512]; /* each with a space behind it */
-	int64_t number[16];
-	size_t n, stop;
-};
-
-static bool see(void *ctx, int64_t number, const char *word)
+/* The run at which a page ended is gone: the next begins where the one behind it is. */
+static void keys__go_on_behind_what_is_gone(void **state)
 {
-	struct words *w = ctx;
-	size_t len = strlen(w->text);
+	struct fixture *f = *state;
+	struct store_keys_by by = { .phase = STORE_FAILED };
+	struct store_run_key keys[10];
+	int64_t rows[10];
+	char id[37];
 
-	(void)snprintf(w->text + len, sizeof(w->text) - len, "%s ", word);
-	w->number[w->n++] = number;
-	return w->n != w->stop;
+	for (int i = 0; i < 10; i++) {
+		rows[i] = insert(f->s, "alice", NULL, NULL, id);
+		move_to(f->s, id, STORE_FAILED, 1000 + i);
+	}
+	by.after = rows[4];
+	exec_raw(f, "DELETE FROM runs WHERE started_us IN (1004, 1009)");
+	assert_int_equal(store_run_keys_by(f->s, &by, keys, 10, NULL), 4);
+	assert_int_equal(keys[0].row, rows[5]);
+	by.after = rows[9];
+	assert_int_equal(store_run_keys_by(f->s, &by, keys, 10, NULL), 0);
 }
 
-static void words_are(struct store *s, enum store_words kind, const char *user, const char *after,
-		      const char *want)
+/* ---- labels and users ------------------------------------------------------------------------ */
+
+static void number__is_made_of_the_text(void **state)
 {
-	struct words w = { .n = 0 };
+	(void)state;
+	assert_true(store_number("ci=17") == store_number("ci=17"));
+	assert_true(store_number("ci=17") != store_number("ci=18"));
+	/* For ever: the first 53 bits of SHA-256. */
+	assert_true(store_number("ci=17") == INT64_C(5348136055060756));
+	for (int i = 0; i < 1000; i++) {
+		char text[16];
 
-	OK(store_words(s, kind, user, after, see, &w, e));
-	assert_string_equal(w.text, want);
-	for (size_t i = 0; i < w.n; i++) {
-		sbx_autofree char *word = NULL;
-		int64_t number = 0;
-
-		OK(store_word_get(s, kind, w.number[i], &word, e));
-		OK(store_word_find(s, kind, user, word, &number, e));
-		assert_int_equal(number, w.number[i]);
-		for (size_t j = 0; j < i; j++)
-			assert_int_not_equal(w.number[i], w.number[j]);
+		(void)snprintf(text, sizeof(text), "%d=", i);
+		assert_true(store_number(text) > 0 && store_number(text) < INT64_C(1) << 53);
 	}
 }
 
-static void words__of_ones_own_and_of_all(void **state)
+struct names {
+	char *name[16]; /* owned; in the order of their bytes */
+	int64_t last;
+	size_t n, stop;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool see(void *ctx, int64_t number, const char *name)
+{
+	struct names *w = ctx;
+
+	assert_true(number > w->last);
+	w->last = number;
+	w->name[w->n++] = strdup(name);
+	qsort(w->name, w->n, sizeof(w->name[0]), by_bytes);
+	return w->n != w->stop;
+}
+
+/* All at once, and one by one, each behind the one before. */
+static void labels_are(struct store *s, const char *user, const char *want)
+{
+	for (size_t stop = 0; stop < 2; stop++) {
+		struct names w = { .stop = stop };
+		char text[512] = "";
+		size_t before;
+
+		do {
+			before = w.n;
+			w.stop = stop ? before + 1 : 0;
+			OK(store_labels(s, user, w.last, see, &w, e));
+		} while (stop && w.n > before);
+		for (size_t i = 0; i < w.n; i++) {
+			strcat(text, w.name[i]);
+			strcat(text, " ");
+			free(w.name[i]);
+		}
+		assert_string_equal(text, want);
+	}
+}
+
+static void labels__of_ones_own_and_of_all(void **state)
 {
 	struct fixture *f = *state;
-	struct words w = { .n = 0, .stop = 2 };
-	int64_t before = 0, n = 0;
 
-	words_are(f->s, STORE_LABELS, NULL, "", "");
-	words_are(f->s, STORE_USERS, NULL, "", "");
+	labels_are(f->s, NULL, "");
 	insert(f->s, "bob", "{\"ci\":\"17\",\"b\":\"\"}", NULL, NULL);
 	insert(f->s, "alice", "{\"ci\":\"17\",\"a\":\"/\",\"z\":\"\xc3\xa9\"}", NULL, NULL);
 	insert(f->s, "alice", "{\"ci\":\"9\"}", NULL, NULL);
-	words_are(f->s, STORE_LABELS, NULL, "", "a=/ b= ci=17 ci=9 z=\xc3\xa9 ");
-	words_are(f->s, STORE_LABELS, "alice", "", "a=/ ci=17 ci=9 z=\xc3\xa9 ");
-	words_are(f->s, STORE_LABELS, "bob", "", "b= ci=17 ");
-	words_are(f->s, STORE_LABELS, "carol", "", "");
-	words_are(f->s, STORE_LABELS, "alice", "ci", "ci=17 ci=9 z=\xc3\xa9 ");
-	words_are(f->s, STORE_LABELS, "alice", "ci=17", "ci=9 z=\xc3\xa9 ");
-	words_are(f->s, STORE_USERS, NULL, "", "alice bob ");
-	words_are(f->s, STORE_USERS, NULL, "alice", "bob ");
+	insert(f->s, "alice", "{\"ci\":\"17\"}", NULL, NULL);
+	labels_are(f->s, NULL, "a=/ b= ci=17 ci=9 z=\xc3\xa9 ");
+	labels_are(f->s, "alice", "a=/ ci=17 ci=9 z=\xc3\xa9 ");
+	labels_are(f->s, "bob", "b= ci=17 ");
+	labels_are(f->s, "carol", "");
+}
 
-	OK(store_words(f->s, STORE_LABELS, NULL, "", see, &w, e));
-	assert_string_equal(w.text, "a=/ b= ");
+static void users__have_numbers(void **state)
+{
+	struct fixture *f = *state;
+	struct names w = { .n = 0 };
+	int64_t alice = 0, n = 0;
+	sbx_autofree char *name = NULL;
 
-	/* More runs with a word change no number. */
-	OK(store_word_find(f->s, STORE_LABELS, "alice", "ci=17", &before, e));
+	FAILS(NOT_FOUND, store_user_find(f->s, "alice", &n, e));
+	insert(f->s, "bob", NULL, NULL, NULL);
+	insert(f->s, "alice", NULL, NULL, NULL);
+	OK(store_user_find(f->s, "alice", &alice, e));
 	for (int i = 0; i < 5; i++)
-		insert(f->s, i % 2 ? "alice" : "aaron", "{\"ci\":\"17\"}", NULL, NULL);
-	OK(store_word_find(f->s, STORE_LABELS, "alice", "ci=17", &n, e));
-	assert_int_equal(n, before);
-	FAILS(NOT_FOUND, store_word_find(f->s, STORE_LABELS, "bob", "ci=9", &n, e));
-	FAILS(NOT_FOUND, store_word_find(f->s, STORE_LABELS, NULL, "ci=", &n, e));
-	FAILS(NOT_FOUND, store_word_find(f->s, STORE_USERS, NULL, "carol", &n, e));
-	FAILS(NOT_FOUND, store_word_get(f->s, STORE_LABELS, 1000, &(char *){ NULL }, e));
+		insert(f->s, i % 2 ? "alice" : "aaron", NULL, NULL, NULL);
+	OK(store_user_find(f->s, "alice", &n, e));
+	assert_int_equal(n, alice);
+	OK(store_user_get(f->s, n, &name, e));
+	assert_string_equal(name, "alice");
+	OK(store_users(f->s, 0, see, &w, e));
+	assert_int_equal(w.n, 3);
+	assert_string_equal(w.name[0], "aaron");
+	OK(store_users(f->s, w.last, see, &w, e));
+	assert_int_equal(w.n, 3);
+	for (size_t i = 0; i < w.n; i++)
+		free(w.name[i]);
+	FAILS(NOT_FOUND, store_user_find(f->s, "carol", &n, e));
+	FAILS(NOT_FOUND, store_user_get(f->s, 1000, &(char *){ NULL }, e));
 }
 
 /* ---- an older database ----------------------------------------------------------------------- */
 
-static void migrate__numbers_the_labels_of_version_3(void **state)
+static bool copy_usage(void *ctx, const struct store_usage *u)
+{
+	*(struct store_usage *)ctx = *u;
+	return true;
+}
+
+static void migrate__numbers_labels_and_users_of_version_3(void **state)
 {
 	struct fixture f = { .s = NULL };
-	struct store_keys_by by = { .user = "alice", .label = "ci=17" };
+	struct store_keys_by by = { .user = "alice", .label = store_number("ci=17") };
+	struct store_usage u = { .runs = 0 };
+	int64_t n = 0;
 	struct store_run_key key;
 
 	(void)state;
@@ -317,14 +380,22 @@ static void migrate__numbers_the_labels_of_version_3(void **state)
 		" artifact_bytes, artifact_count, artifacts_gone, labels) VALUES"
 		" ('a','bob',1,'fs',4,0,1,0,0,1,2,3,0,0,3,1,0,0,0,0,0,'{\"ci\":\"17\"}'),"
 		" ('b','alice',1,'fs',4,0,1,0,0,1,2,3,0,0,3,1,0,0,0,0,0,'{\"ci\":\"17\"}');"
-		"INSERT INTO run_labels (holder, label, run) SELECT owner, 'ci=17', rid FROM runs");
+		"INSERT INTO run_labels (holder, label, run) SELECT owner, 'ci=17', rid FROM runs;"
+		"INSERT INTO usage_totals VALUES ('alice', 1, 7, 9), ('bob', 1, 0, 0)");
 	OK(store_open(f.dir, NULL, &f.s, e));
-	words_are(f.s, STORE_LABELS, NULL, "", "ci=17 ");
-	words_are(f.s, STORE_LABELS, "alice", "", "ci=17 ");
+	labels_are(f.s, NULL, "ci=17 ");
+	labels_are(f.s, "alice", "ci=17 ");
 	assert_int_equal(store_run_keys_by(f.s, &by, &key, 1, NULL), 1);
 	assert_string_equal(key.id, "b");
+	by.user = NULL;
+	assert_int_equal(store_run_keys_by(f.s, &by, &key, 1, NULL), 1);
+	assert_string_equal(key.id, "a");
+	OK(store_user_find(f.s, "alice", &n, e));
+	OK(store_usage_list(f.s, "alice", false, 0, 1, copy_usage, &u, e));
+	assert_int_equal(u.runs, 1);
+	assert_int_equal(u.log_bytes, 7);
 	insert(f.s, "alice", "{\"ci\":\"18\"}", NULL, NULL);
-	words_are(f.s, STORE_LABELS, "alice", "", "ci=17 ci=18 ");
+	labels_are(f.s, "alice", "ci=17 ci=18 ");
 	store_close(f.s);
 	OK(sbx_remove_tree(AT_FDCWD, f.base));
 }
@@ -336,8 +407,11 @@ int main(void)
 		STORE_TEST(keys__go_on_behind_what_has_left),
 		STORE_TEST(keys__of_nothing),
 		STORE_TEST(keys__cost_the_same_on_every_page),
-		STORE_TEST(words__of_ones_own_and_of_all),
-		cmocka_unit_test(migrate__numbers_the_labels_of_version_3),
+		STORE_TEST(keys__go_on_behind_what_is_gone),
+		cmocka_unit_test(number__is_made_of_the_text),
+		STORE_TEST(labels__of_ones_own_and_of_all),
+		STORE_TEST(users__have_numbers),
+		cmocka_unit_test(migrate__numbers_labels_and_users_of_version_3),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
