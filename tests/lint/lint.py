@@ -28,12 +28,12 @@ PARTS = {
     "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                       "runtimes/runtimes.h"),
                      "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_ session_ snapshot_ upload_ image_ "
-                     "archive_ intake_"),
+                     "archive_ intake_ findings_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
     "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                          "runtimes/runtimes.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
                          "orchestrator/policy.h", "orchestrator/settings.h"),
-                        "feeder_ plan_ outcome_ job_ glob_ collected_ collect_"),
+                        "feeder_ plan_ outcome_ job_ glob_ collected_ collect_ stock_"),
     "fsd": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
              "orchestrator/settings.h", "orchestrator/images.h", "store/store.h", "store/log.h",
              "store/sessions.h", "store/snap.h", "runtimes/runtimes.h"),
@@ -42,7 +42,7 @@ PARTS = {
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
               "orchestrator/upload.h", "orchestrator/settings.h", "store/store.h", "store/log.h",
               "store/sessions.h"),
-             "apid_ admin_ artifact_ artifacts_ auth_ conns_ finished_ health_ http_ metrics_ multipart_ openapi_ reply_ "
+             "apid_ admin_ artifact_ artifacts_ auth_ conns_ finished_ health_ http_ listen_ metrics_ multipart_ openapi_ reply_ "
              "req_ route_ run_ runs_ runtimes_ session_ sessions_ snapshot_ snapshots_ stream_ token_ upload_ waiting_ worker_ workspace_ "
              "ws_"),
 }
