@@ -326,6 +326,18 @@ static void tick(void *ctx)
 		job_renew(j, now);
 }
 
+/* For a driver in a long step: is it to go on? */
+static bool wanted(void *ctx)
+{
+	struct job *j = ctx;
+
+	job_bell(j);
+	tick(j);
+	if (sbx_boot_us() - j->claimed_us > j->spec->startup_timeout_sec * SBX_SECOND_US)
+		j->end.startup_timed_out = true;
+	return !j->end.cancelled && !j->lost_claim && !j->end.startup_timed_out;
+}
+
 static int begin(struct job *j, struct sbx_error *e)
 {
 	int rc;
@@ -341,6 +353,10 @@ static int begin(struct job *j, struct sbx_error *e)
 		rc = check_room(j, e);
 	if (rc == 0)
 		rc = j->r->driver->prepare(j->r->sandbox, &j->plan.plan, e);
+	if (rc < 0 && (j->end.cancelled || j->lost_claim || j->end.startup_timed_out)) {
+		sbx_error_clear(e); /* the driver gave up because it was told to */
+		return 0;
+	}
 	if (rc < 0)
 		return rc;
 	tick(j);
@@ -519,6 +535,8 @@ bool job_run(struct runner *r, const struct orch_order *order)
 	j.renew_us = j.claimed_us + r->settings->run_claim_lease_sec * SBX_SECOND_US / 3;
 	r->tick = tick;
 	r->tick_ctx = &j;
+	r->host.wanted = wanted;
+	r->host.wanted_ctx = &j;
 	crash_point("claimed");
 	rc = load(&j, order, &e);
 	if (rc == 0)
@@ -537,6 +555,7 @@ bool job_run(struct runner *r, const struct orch_order *order)
 			finish(&j);
 	}
 	r->tick = NULL;
+	r->host.wanted = NULL;
 	job_clear(&j);
 	return known && !j.unrecorded;
 }
