@@ -1,0 +1,732 @@
+# SPDX-License-Identifier: Apache-2.0
+# run: limit=400
+"""The runtime `worktree` through both doors: what a command finds, which repositories are taken, what hostile
+ones can do (nothing), and what is left afterwards (nothing)."""
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
+import doors  # noqa: E402
+import gitkit  # noqa: E402
+import sbx  # noqa: E402
+
+SPEC = {"spec_version": "1.0", "runtime": "worktree", "base_image": "host-local", "timeout_sec": 60}
+
+
+class Case(unittest.TestCase):
+    """Both doors on one state, and repositories that have a name there. Each test goes through both."""
+    names = ()
+    settings = {}
+    env = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.ground = gitkit.Ground()
+        cls.ground.__enter__()
+        cls.addClassCleanup(cls.ground.__exit__)
+        cls.make()
+        images = ["%s=%s" % (n, os.path.join(cls.ground.base, n)) for n in cls.names]
+        cls.pair = doors.Pair(settings={"worktree_deny_all": "true", "worktree_allowed_dirs": cls.ground.base,
+                                        **({"images": ",".join(images)} if images else {}), **cls.settings})
+        for one in (cls.pair.m, cls.pair.a):
+            one.env.update(cls.env or {})
+        cls.pair.start()
+        cls.addClassCleanup(cls.pair.close)
+
+    @classmethod
+    def make(cls):
+        pass
+
+    def start(self, door, script, **more):
+        doc = {**SPEC, "command": ["sh", "-c", script], **more}
+        if "session_id" in doc:
+            del doc["base_image"]  # the session's
+        return door.submit(doc)
+
+    def run_sh(self, door, script, expect="completed", **more):
+        """(status, output) of a run."""
+        i = self.start(door, script, **more)
+        door.wait(i)
+        view = door.view(i)
+        self.assertEqual(view.status["phase"], expect, (door.name, view.status, view.bytes_of("stdout", "stderr")))
+        return view.status, view.bytes_of("stdout", "stderr").decode()
+
+    def each(self):
+        return self.pair.both
+
+    def fails(self, image, reason, text, script="echo ran", **more):
+        """The run ends before its command was executed, and says why."""
+        for door in self.each():
+            status, out = self.run_sh(door, script, "failed", base_image=image, **more)
+            self.assertEqual(status["status_reason_code"], reason, status)
+            self.assertIn(text, status["message"])
+            self.assertEqual((out, status["exit_code"]), ("", None))
+
+
+class Plain(Case):
+    names = ("plain", "bare", "old", "sha256", "empty", "sub", "main-of-linked", "linked", "nothing", "borrower",
+             "dirty", "staged", "touched", "huge", "detached")
+
+    @classmethod
+    def make(cls):
+        g = cls.ground
+        cls.plain = r = g.repo("plain")
+        r.commit([("a.txt", b"first\n")], "one")
+        r.commit([("a.txt", b"second\n"), ("dir/run.sh", b"#!/bin/sh\necho ran\n", 0o755),
+                  ("dir/" + "n" * 150 + "/deep.txt", b"deep\n"), ("sp ace\t\u00e4", b"x")], "two")
+        os.symlink("a.txt", r.at("link"))
+        os.symlink("/etc/passwd", r.at("out"))
+        cls.head = r.commit(message="three")
+        r.git("branch", "other")
+        subprocess.run(["git", "clone", "-q", "--bare", r.path, os.path.join(g.base, "bare")], check=True)
+        shutil.copytree(r.path, os.path.join(g.base, "old"), symlinks=True)
+        old = g.repo("old")
+        old.git("checkout", "-q", "HEAD~1")
+        cls.old = old.head()
+        d = g.repo("sha256", "--object-format=sha256")
+        cls.sha256 = d.commit([("f", b"sha256\n")])
+        g.repo("empty")
+        sub = g.repo("sub")
+        sub.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", r.path, "inner")
+        sub.commit([("top", b"top\n")])
+        main = g.repo("main-of-linked")
+        main.commit([("f", b"x")])
+        main.git("worktree", "add", "-q", os.path.join(g.base, "linked"))
+        os.mkdir(os.path.join(g.base, "nothing"))
+        subprocess.run(["git", "clone", "-q", "--shared", r.path, os.path.join(g.base, "borrower")], check=True)
+        for name in ("dirty", "staged", "touched"):
+            one = g.repo(name)
+            one.commit([("f", b"committed\n"), ("g", b"g\n")])
+        g.repo("dirty").write("f", b"changed\n")
+        staged = g.repo("staged")
+        staged.write("new", b"new\n")
+        staged.git("add", "new")
+        touched = g.repo("touched")
+        os.utime(touched.at("f"), (1, 1))
+        touched.write("untracked", b"is none of it\n")
+        huge = g.repo("huge")
+        huge.commit([("zeros", bytes(80 << 20))])
+        det = g.repo("detached")
+        det.commit([("f", b"1\n")])
+        det.commit([("f", b"2\n")])
+        det.git("checkout", "-q", "--detach", "HEAD~1")
+
+    def test_the_files_of_head(self):
+        for door in self.each():
+            status, out = self.run_sh(door, 'cat a.txt; ./dir/run.sh; cat dir/n*/deep.txt; readlink link out; cat link;'
+                                      'stat -c "%a %n" a.txt dir/run.sh; ls -A', base_image="plain")
+            self.assertEqual(out.split("\n")[:8], ["second", "ran", "deep", "a.txt", "/etc/passwd", "second",
+                                                   "644 a.txt", "755 dir/run.sh"])
+            self.assertEqual(sorted(out.split("\n")[8:]), sorted(["", ".git", "a.txt", "dir", "link", "out", "sp ace\t\u00e4"]))
+            self.assertEqual((status["exit_code"], status["runtime"]), (0, "worktree"))
+
+    def test_git_works_inside(self):
+        for door in self.each():
+            _, out = self.run_sh(door, "git status --porcelain; git rev-parse HEAD; git branch --show-current;"
+                                 "git remote; echo more >>a.txt; git diff --stat; git commit -qam inside; git log --format=%s",
+                                 base_image="plain")
+            lines = out.strip().split("\n")
+            self.assertEqual(lines[0], self.head)
+            self.assertIn("1 file changed", out)
+            self.assertEqual(lines[-2:], ["inside", "three"])
+
+    def test_the_repository_is_never_written_to(self):
+        before = self.plain.fingerprint()
+        for door in self.each():
+            self.run_sh(door, "echo x >a.txt; rm -rf dir; git commit -qam gone; rm -rf .git", base_image="plain")
+        self.assertEqual(self.plain.fingerprint(), before)
+        self.assertEqual(self.plain.git("worktree", "list").count("\n"), 1)
+
+    def test_the_repository_cannot_be_seen(self):
+        for door in self.each():
+            _, out = self.run_sh(door, "ls %s 2>&1; grep -c %s /proc/self/mountinfo; git config -l --show-origin; tr -cd '[:print:]' <.git/index; cat .git/HEAD .git/config .git/packed-refs"
+                                 % (self.ground.base, self.ground.base), base_image="plain")
+            self.assertIn("No such file", out)
+            self.assertNotIn(self.ground.base + "/plain", out)
+
+    def test_what_is_written_is_gone(self):
+        for door in self.each():
+            self.run_sh(door, "echo x >new; test -f new", base_image="plain")
+            _, out = self.run_sh(door, "ls new 2>&1 || true", base_image="plain")
+            self.assertIn("No such file", out)
+
+    def test_artifacts_come_out(self):
+        for door in self.each():
+            i = self.start(door, "git diff --stat; echo out >result.txt", base_image="plain",
+                           capture_patterns=["result.txt", "a.*"])
+            door.wait(i)
+            self.assertEqual(door.files(i), {b"result.txt": b"out\n", b"a.txt": b"second\n"})
+
+    def test_inline_files_lie_on_top(self):
+        for door in self.each():
+            _, out = self.run_sh(door, "cat a.txt new/f; git status --porcelain", base_image="plain",
+                                 files=[{"path": "a.txt", "content_b64": "b3Vycwo="}, {"path": "new/f", "content_b64": "bmV3Cg=="}])
+            self.assertEqual(out, "ours\nnew\n M a.txt\n?? new/\n")
+
+    def test_inline_files_follow_no_link(self):
+        # "out" leads to a file of the system; the link is replaced, and what it leads to is not touched.
+        for door in self.each():
+            _, out = self.run_sh(door, "cat out; head -c 4 /etc/passwd", base_image="plain",
+                                 files=[{"path": "out", "content_b64": "b3Vycwo="}])
+            self.assertEqual(out, "ours\nroot")
+
+    def test_other_kinds_of_repository(self):
+        for image, rev, name in (("bare", self.head, "a.txt"), ("old", self.old, "a.txt"), ("sha256", self.sha256, "f"),
+                                 ("sub", None, "top"), ("detached", None, "f")):
+            for door in self.each():
+                with self.subTest(image=image):
+                    _, out = self.run_sh(door, "git rev-parse HEAD; ls %s; git symbolic-ref -q HEAD || echo detached" % name,
+                                         base_image=image)
+                    lines = out.strip().split("\n")
+                    self.assertEqual(lines[1:], [name, "detached"])
+                    self.assertTrue(rev in (None, lines[0]), out)
+
+    def test_a_detached_head_is_what_counts(self):
+        for door in self.each():
+            self.assertEqual(self.run_sh(door, "cat f", base_image="detached")[1], "1\n")
+
+    def test_submodules_stay_empty(self):
+        for door in self.each():
+            self.assertEqual(self.run_sh(door, "ls -A inner; cat top", base_image="sub")[1], "top\n")
+
+    def test_a_repository_without_a_commit(self):
+        self.fails("empty", "runtime_error", "no commit")
+
+    def test_a_linked_worktree(self):
+        self.fails("linked", "runtime_error", "no git repository of its own")
+
+    def test_no_repository(self):
+        self.fails("nothing", "runtime_error", "no git repository")
+
+    def test_objects_that_lie_elsewhere(self):
+        self.fails("borrower", "runtime_error", "git cannot make a worktree")
+
+    def test_uncommitted_changes_end_the_run(self):
+        for image, name in (("dirty", "f"), ("staged", "new")):
+            self.fails(image, "policy_failed", "not committed")
+            status, _ = self.run_sh(self.pair.mount, "true", "failed", base_image=image)
+            self.assertTrue(status["message"].endswith(" " + name), status["message"])
+
+    def test_new_times_and_untracked_files_are_no_changes(self):
+        for door in self.each():
+            self.assertEqual(self.run_sh(door, "cat f; ls", base_image="touched")[1], "committed\nf\ng\n")
+
+    def test_what_does_not_fit(self):
+        self.fails("huge", "limits_applied", "does not fit", trust_level="standard")
+
+    def test_a_repository_that_is_gone(self):
+        gone = os.path.join(self.ground.base, "nothing")
+        os.rename(gone, gone + "-moved")
+        try:
+            for door in self.each():
+                with self.assertRaises(doors.Refused) as c:
+                    self.start(door, "true", base_image="nothing")
+                self.assertEqual(c.exception.code, "image_not_found")
+        finally:
+            os.rename(gone + "-moved", gone)
+
+    def test_limits_hold(self):
+        for door in self.each():
+            status, _ = self.run_sh(door, "head -c 200M /dev/zero >big", "failed", base_image="plain")
+            self.assertEqual(status["status_reason_code"], "limits_applied")
+            _, out = self.run_sh(door, "ulimit -n; nproc >/dev/null; id -u; id -un; pwd", base_image="plain",
+                                 resources={"pids": 20})
+            self.assertEqual(out.split("\n")[1:], ["1000", "sandbox", "/workspace", ""])
+
+    def test_cancel_and_time_limit(self):
+        for door in self.each():
+            i = self.start(door, "trap 'echo term; exit 3' TERM; echo begun; while :; do sleep 1; done", base_image="plain")
+            door.wait_output(i, b"begun")
+            door.cancel(i)
+            self.assertEqual(door.wait(i)["phase"], "killed")
+            self.assertIn(b"term", door.view(i).bytes_of("stdout"))
+            status, _ = self.run_sh(door, "sleep 100", "timed_out", base_image="plain", timeout_sec=1)
+            self.assertEqual(status["status_reason_code"], "execution_timeout")
+
+    def test_input(self):
+        for door in self.each():
+            self.assertEqual(self.run_sh(door, "cat", base_image="plain", stdin_b64="aW4K")[1], "in\n")
+
+    def test_there_is_no_network(self):
+        for door in self.each():
+            _, out = self.run_sh(door, "cat /proc/net/dev | tail -n +3 | cut -d: -f1; cat /proc/net/route | tail -n +2",
+                                 base_image="plain")
+            self.assertEqual(out.strip(), "lo")
+
+    settings = {"workspace_cap_mb": "64"}
+
+
+class NothingElse(Case):
+    def test_without_a_repository_it_begins_with_an_empty_one(self):
+        for door in self.each():
+            _, out = self.run_sh(door, "ls -A; git status --porcelain; git log --format='%an %ae'; git ls-files")
+            self.assertEqual(out, ".git\ntldw tldw@localhost\n")
+
+    def test_inline_files(self):
+        for door in self.each():
+            _, out = self.run_sh(door, "cat d/f", files=[{"path": "d/f", "content_b64": "aGk="}])
+            self.assertEqual(out, "hi")
+
+    def test_untrusted_is_refused(self):
+        for door in self.each():
+            with self.assertRaises(doors.Refused) as c:
+                self.start(door, "true", trust_level="untrusted")
+            self.assertEqual((c.exception.code, c.exception.details["requirement"]),
+                             ("policy_unsupported", "untrusted_requires_vm_runtime"))
+
+    def test_allowlist_is_refused(self):
+        for door in self.each():
+            for more in ({"network_policy": "allowlist"}, {"trust_level": "trusted"}):
+                with self.assertRaises(doors.Refused) as c:
+                    self.start(door, "true", **more)
+                self.assertEqual((c.exception.code, c.exception.details["requirement"]), ("policy_unsupported", "allowlist"))
+
+    def test_trusted_may_deny(self):
+        for door in self.each():
+            self.assertEqual(self.run_sh(door, "echo ok", trust_level="trusted", network_policy="deny_all")[1], "ok\n")
+
+    def test_discovery_and_the_verdict_agree(self):
+        for row in (json.loads(self.pair.mount.document("runtimes/worktree.json")), self.pair.a.runtime("worktree")):
+            self.assertEqual((row["available"], row["boundary_class"]), (True, "host_local"))
+            self.assertEqual(row["network_policy_contract"]["deny_all"],
+                             {"support_state": "host_gated", "strict_enforcement": True,
+                              "readiness_source": "runtime_preflight"})
+            self.assertEqual(row["enforcement_ready"], {"deny_all": True, "allowlist": False})
+            self.assertIs(row["strict_deny_all_supported"], True)
+            self.assertTrue(row["host"]["git"].startswith("git version "))
+        for door in self.each():
+            verdict = json.loads(door.check({**SPEC, "command": ["true"]}))
+            self.assertEqual((verdict["accepted"], verdict["network_policy"]), (True, "deny_all"))
+
+
+class AsPublished(Case):
+    """Without the operator's word: what the contract says of this runtime."""
+    settings = {"worktree_deny_all": "false"}
+
+    def test_no_run_is_taken(self):
+        for door in self.each():
+            for more, wanted in (({}, "deny_all"), ({"network_policy": "deny_all"}, "deny_all"),
+                                 ({"trust_level": "trusted"}, "allowlist")):
+                with self.assertRaises(doors.Refused) as c:
+                    self.start(door, "true", **more)
+                self.assertEqual((c.exception.code, c.exception.details["requirement"]), ("policy_unsupported", wanted))
+
+    def test_discovery_says_so(self):
+        row = self.pair.a.runtime("worktree")
+        unsupported = {"support_state": "unsupported", "strict_enforcement": False, "readiness_source": "not_applicable"}
+        self.assertEqual(row["network_policy_contract"], {"deny_all": unsupported, "allowlist": unsupported})
+        self.assertEqual(row["enforcement_ready"], {"deny_all": False, "allowlist": False})
+        self.assertIs(row["available"], True)
+        self.assertIs(row["interactive_supported"], False)
+
+
+class Allowed(Case):
+    """Which directories: named by `images` is not enough."""
+    names = ("inside/deep/repo", "inside", "outside", "insideout", "inside/link", "wrapper")
+
+    @classmethod
+    def make(cls):
+        g = cls.ground
+        for name in ("inside/deep/repo", "inside", "outside", "insideout"):
+            g.repo(name)
+        for name in ("inside/deep/repo", "outside", "insideout"):
+            g.repo(name).commit([("f", name.encode())])
+        inside = g.repo("inside")
+        inside.write(".gitignore", b"deep\nlink\n")
+        inside.commit([("f", b"inside")])
+        os.symlink("../outside", os.path.join(g.base, "inside/link"))
+        os.mkdir(os.path.join(g.base, "wrapper"))
+        cls.settings = {"worktree_allowed_dirs": "relative," + os.path.join(g.base, "inside")}
+
+    def test_inside_and_exactly_the_directory(self):
+        for image in ("inside/deep/repo", "inside"):
+            for door in self.each():
+                self.assertEqual(self.run_sh(door, "cat f", base_image=image)[1], image)
+
+    def test_outside_beside_and_through_a_link(self):
+        for image in ("outside", "insideout", "inside/link"):
+            for door in self.each():
+                with self.subTest(image=image):
+                    with self.assertRaises(doors.Refused) as c:
+                        self.start(door, "cat f", base_image=image)
+                    self.assertEqual((c.exception.code, c.exception.details["requirement"]),
+                                     ("policy_unsupported", "worktree_allowed_dirs"))
+                    self.assertNotIn(self.ground.base, json.dumps(c.exception.error))
+
+
+class NextToOurs(unittest.TestCase):
+    def test_the_state_directory_is_no_place_for_repositories(self):
+        with gitkit.Ground() as g:
+            r = g.repo("around")
+            r.commit([("f", b"f")])
+            state = r.at("state")
+            with sbx.Mount(state=state, settings={"worktree_deny_all": "true", "worktree_allowed_dirs": g.base,
+                                                  "images": "around=" + r.path}) as m:
+                run = m.run({**SPEC, "base_image": "around", "command": ["cat", "f"]})
+                self.assertEqual(run.json()["status_reason_code"], "policy_failed")
+                self.assertIn("service's own directories", run.json()["message"])
+
+
+# name: what is done to a repository that has a, b and c committed.
+def fsmonitor(r, trap):
+    r.config('[core]\n\tfsmonitor = "%s"\n' % trap)
+
+
+def hooks_path(r, trap):
+    os.makedirs(r.at(".git/elsewhere"))
+    for hook in ("post-checkout", "pre-commit", "post-index-change", "reference-transaction", "post-rewrite"):
+        os.symlink(trap, r.at(".git/elsewhere/" + hook))
+    r.config('[core]\n\thooksPath = .git/elsewhere\n')
+
+
+def hooks(r, trap):
+    os.makedirs(r.at(".git/hooks"))
+    for hook in ("post-checkout", "pre-commit", "post-index-change", "reference-transaction", "fsmonitor-watchman"):
+        shutil.copy(trap, r.at(".git/hooks/" + hook))
+    r.config('[core]\n\tfsmonitor = .git/hooks/fsmonitor-watchman\n')
+
+
+def filters(r, trap):
+    r.commit([(".gitattributes", b"* filter=evil diff=evil merge=evil\n")])
+    r.config('[filter "evil"]\n\tsmudge = "{0}"\n\tclean = "{0}"\n\tprocess = "{0}"\n\trequired = true\n'
+             '[diff "evil"]\n\ttextconv = "{0}"\n\tcommand = "{0}"\n[merge "evil"]\n\tdriver = "{0}"\n'.format(trap))
+    os.utime(r.at("a"), (1, 1))  # so that somebody has to look at its content
+
+
+def attributes(r, trap):
+    filters(r, trap)
+    os.makedirs(r.at(".git/info"), exist_ok=True)
+    with open(r.at(".git/info/attributes"), "w") as f:
+        f.write("* filter=evil\n")
+
+
+def include(r, trap):
+    with open(r.at(".git/more"), "w") as f:
+        f.write('[core]\n\tfsmonitor = "%s"\n\tsshCommand = "%s"\n' % (trap, trap))
+    r.config('[include]\n\tpath = more\n[includeIf "gitdir:/**"]\n\tpath = more\n')
+
+
+def worktree_config(r, trap):
+    r.git("config", "extensions.worktreeConfig", "true")
+    with open(r.at(".git/config.worktree"), "w") as f:
+        f.write('[core]\n\tfsmonitor = "%s"\n\thooksPath = /\n' % trap)
+
+
+def pack_hook(r, trap):
+    r.config('[uploadpack]\n\tpackObjectsHook = "%s"\n[uploadpack]\n\tallowFilter = true\n' % trap)
+
+
+def commands(r, trap):
+    r.config('[core]\n\tpager = "{0}"\n\teditor = "{0}"\n\tsshCommand = "{0}"\n\tgitProxy = "{0}"\n\taskPass = "{0}"\n'
+             '\talternateRefsCommand = "{0}"\n[gpg]\n\tprogram = "{0}"\n[commit]\n\tgpgSign = true\n[alias]\n'
+             '\tstatus = "!{0}"\n\tclone = "!{0}"\n[credential]\n\thelper = "{0}"\n[sequence]\n\teditor = "{0}"\n'
+             '[remote "origin"]\n\turl = "ext::sh -c {0}"\n\tuploadpack = "{0}"\n[trace2]\n\tnormalTarget = /workspace/x\n'
+             .format(trap))
+
+
+def alternates(r, trap):
+    """A list of places without objects; with a command that is to be asked about them."""
+    os.makedirs(r.at(".git/objects/info"), exist_ok=True)
+    with open(r.at(".git/objects/info/alternates"), "w") as f:
+        f.write("/etc\n/proc/self/root\n../../../../../../etc\n")
+    r.config('[core]\n\talternateRefsCommand = "%s"\n' % trap)
+
+
+def promisor(r, trap):
+    """A partial clone, whose missing objects would be fetched by a command."""
+    r.config('[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = evil\n[remote "evil"]\n'
+             '\turl = "ext::sh -c {0}"\n\tpromisor = true\n\tuploadpack = "{0}"\n'.format(trap))
+
+
+def submodule(r, trap):
+    r.commit([(".gitmodules", b'[submodule "x"]\n\tpath = sub\n\turl = ext::sh -c ' + trap.encode() +
+               b'\n\tupdate = !' + trap.encode() + b'\n')])
+    r.git("update-index", "--add", "--cacheinfo", "160000," + r.head() + ",sub")
+    r.git("commit", "-qm", "sub")
+    os.makedirs(r.at("sub"), exist_ok=True)
+    r.config('[submodule]\n\trecurse = true\n[submodule "x"]\n\tactive = true\n\tupdate = "!%s"\n' % trap)
+
+
+def nested(r, trap):
+    """A repository below the repository, with a bare one in it that git could find by itself."""
+    os.makedirs(r.at("inner"))
+    subprocess.run(["git", "init", "-q", "--bare", r.at("inner/bare")], check=True)
+    with open(r.at("inner/bare/config"), "a") as f:
+        f.write('[core]\n\tfsmonitor = "%s"\n\tworktree = /workspace\n' % trap)
+    r.commit(message="with a bare one")
+
+
+def work_tree(r, trap):
+    r.config('[core]\n\tworktree = /etc\n\tbare = false\n\tfsmonitor = "%s"\n' % trap)
+
+
+def links(r, trap):
+    """Files of the repository that lead elsewhere."""
+    os.symlink(trap, r.at(".git/post-checkout"))
+    os.symlink("/proc/self/environ", r.at(".git/description"))
+    os.symlink("/etc/shadow", r.at("shadow"))
+    r.commit(message="a link")
+
+
+TRAPS = (fsmonitor, hooks_path, hooks, filters, attributes, include, worktree_config, pack_hook, commands, alternates,
+         promisor, submodule, nested, work_tree, links)
+# With these a plain git on the host runs the trap, which shows that it is one.
+SPRING = {"fsmonitor": "status", "hooks_path": "checkout -b x", "hooks": "checkout -b x", "filters": "status",
+          "attributes": "status", "include": "status", "worktree_config": "status", "work_tree": "status"}
+
+
+class Hostile(Case):
+    """Repositories that would run a program of theirs, used as repositories of the host and as workspaces."""
+    names = tuple(t.__name__ for t in TRAPS)
+
+    @classmethod
+    def make(cls):
+        cls.before = {}
+        for trap in TRAPS:
+            r = cls.ground.repo(trap.__name__)
+            r.commit([("a", b"a\n"), ("b", b"b\n"), ("c", b"#!/bin/sh\n", 0o755)])
+            trap(r, cls.ground.trap)
+            cls.before[trap.__name__] = r.fingerprint()
+        cls.ground.sprung()  # committing springs some
+
+    def good(self, door, name, **more):
+        _, out = self.run_sh(door, "cat a b; git status --porcelain; git config -l; cat .git/hooks/* 2>/dev/null; true", **more)
+        self.assertTrue(out.startswith("a\nb\n"), out)
+        for word in ("SPOILED", "trap", "evil", "fsmonitor", "hookspath", "include", "filter.", "alternate"):
+            self.assertNotIn(word, out.lower(), name)
+
+    def test_the_traps_work(self):
+        for name, command in SPRING.items():
+            with self.subTest(trap=name):
+                path = os.path.join(self.ground.base, "copy-" + name)
+                shutil.copytree(os.path.join(self.ground.base, name), path, symlinks=True)
+                subprocess.run(["git", "-C", path, *command.split()], env=dict(os.environ, TRAP_QUICK="1", **gitkit.ENV),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=60)
+                self.assertGreater(self.ground.sprung(), 0)
+
+    def test_zz_nothing_was_written(self):
+        for name, before in self.before.items():
+            self.assertEqual(self.ground.repo(name).fingerprint(), before, name)
+
+
+def as_repository(name):
+    def test(self):
+        for door in self.each():
+            self.good(door, name, base_image=name)
+            self.assertEqual(self.ground.sprung(), 0)
+    return test
+
+
+def as_workspace(name):
+    def test(self):
+        session = self.pair.a.post("/sessions", {"spec_version": "1.0", "base_image": "host-local",
+                                                 "runtime": "worktree"}).json["id"]
+        work = os.path.join(self.pair.m.mnt, "sessions", session, "workspace")
+        shutil.copytree(os.path.join(self.ground.base, name), work, symlinks=True, dirs_exist_ok=True)
+        for door in self.each():
+            self.good(door, name, session_id=session)
+            self.assertEqual(self.ground.sprung(), 0)
+    return test
+
+
+for t in TRAPS:
+    setattr(Hostile, "test_%s_in_a_repository" % t.__name__, as_repository(t.__name__))
+    setattr(Hostile, "test_%s_in_a_workspace" % t.__name__, as_workspace(t.__name__))
+
+
+class Sessions(Case):
+    def session(self, **spec):
+        got = self.pair.a.post("/sessions", {"spec_version": "1.0", "base_image": "host-local", "runtime": "worktree",
+                                             **spec})
+        self.assertEqual(got.status, 200, got)
+        return got.json["id"], os.path.join(self.pair.m.mnt, "sessions", got.json["id"], "workspace")
+
+    def test_plain_files_are_copied(self):
+        session, work = self.session()
+        with open(os.path.join(work, "f"), "w") as f:
+            f.write("of the session\n")
+        os.makedirs(os.path.join(work, "d/e"))
+        os.symlink("/etc/hostname", os.path.join(work, "l"))
+        os.link(os.path.join(work, "f"), os.path.join(work, "d/hard"))
+        os.mkfifo(os.path.join(work, "pipe"))
+        for door in self.each():
+            _, out = self.run_sh(door, "cat f d/hard; readlink l; ls -A . d; echo changed >f; git log --format=%an",
+                                 session_id=session)
+            self.assertEqual(out, "of the session\nof the session\n/etc/hostname\n.:\n.git\nd\nf\nl\n\nd:\ne\nhard\ntldw\n")
+        with open(os.path.join(work, "f")) as f:
+            self.assertEqual(f.read(), "of the session\n")  # it was a copy
+
+    def test_git_as_a_file_or_a_link_is_left_out(self):
+        for make in (lambda p: open(p, "w").write("gitdir: /etc\n"), lambda p: os.symlink("/etc", p)):
+            session, work = self.session()
+            make(os.path.join(work, ".git"))
+            with open(os.path.join(work, "f"), "w") as f:
+                f.write("f\n")
+            for door in self.each():
+                self.assertEqual(self.run_sh(door, "cat f; git log --format=%an", session_id=session)[1],
+                                 "f\ntldw\n")
+
+    def test_a_repository_of_the_session(self):
+        session, work = self.session()
+        r = gitkit.Repo(work)
+        r.commit([("f", b"committed\n")])
+        for door in self.each():
+            _, out = self.run_sh(door, "cat f; git status --porcelain; echo x >f", session_id=session)
+            self.assertEqual(out, "committed\n")
+        r.write("f", b"changed\n")
+        for door in self.each():
+            status, out = self.run_sh(door, "cat f", "failed", session_id=session)
+            self.assertEqual((status["status_reason_code"], out), ("policy_failed", ""))
+
+    def test_a_broken_repository(self):
+        session, work = self.session()
+        r = gitkit.Repo(work)
+        r.commit([("f", b"committed\n")])
+        for path in glob.glob(work + "/.git/objects/??/*"):
+            os.chmod(path, 0o644)
+            with open(path, "wb") as f:
+                f.write(b"\0garbage\x1b[31m")
+        for door in self.each():
+            status, out = self.run_sh(door, "cat f", "failed", session_id=session)
+            self.assertEqual((status["status_reason_code"], out), ("runtime_error", ""))
+            self.assertNotIn("\x1b", status["message"])
+
+
+class HeadAnyway(Case):
+    names = ("dirty", "long")
+    settings = {"worktree_dirty": "head", "worktree_depth": "0"}
+
+    @classmethod
+    def make(cls):
+        r = cls.ground.repo("dirty")
+        r.commit([("f", b"committed\n")])
+        r.write("f", b"changed\n")
+        r = cls.ground.repo("long")
+        for i in range(5):
+            r.commit([("f", b"%d\n" % i)], "commit %d" % i)
+
+    def test_changes_are_left_out(self):
+        for door in self.each():
+            self.assertEqual(self.run_sh(door, "cat f", base_image="dirty")[1], "committed\n")
+
+    def test_all_of_the_history(self):
+        for door in self.each():
+            self.assertEqual(self.run_sh(door, "git log --format=%s | wc -l; git show HEAD~4:f", base_image="long")[1], "5\n0\n")
+
+
+class Environment(Case):
+    settings = {"worktree_env": "HARMLESS_VAR,HOME,ANTHROPIC_API_KEY,PATH,NOT_THERE"}
+    env = {"HARMLESS_VAR": "harmless", "OTHER_VAR": "other", "HOME": "/root/of/service", "ANTHROPIC_API_KEY": "sk-1",
+           "AWS_ACCESS_KEY_ID": "AKIA"}
+
+    def test_only_what_is_listed(self):
+        for door in self.each():
+            _, out = self.run_sh(door, "env", env={"OPENAI_API_KEY": "sk-2", "MY_VAR": "ok", "PATH": "/usr/bin:/bin"})
+            names = {line.split("=")[0] for line in out.splitlines()}
+            self.assertEqual(names, {"PATH", "USER", "LANG", "PWD", "HARMLESS_VAR", "MY_VAR"})
+            self.assertIn("PATH=/usr/bin:/bin\n", out)
+
+    def test_the_documents_word_comes_first(self):
+        for door in self.each():
+            self.assertEqual(self.run_sh(door, "echo $HARMLESS_VAR", env={"HARMLESS_VAR": "mine"})[1], "mine\n")
+
+
+class Ends(unittest.TestCase):
+    """What is left when somebody dies."""
+
+    def setUp(self):
+        self.ground = gitkit.Ground().__enter__()
+        self.addCleanup(self.ground.__exit__)
+        self.repo = self.ground.repo("r")
+        self.repo.commit([("f", b"f\n")])
+        self.settings = {"worktree_deny_all": "true", "worktree_allowed_dirs": self.ground.base,
+                         "images": "r=" + self.repo.path, "warm_runners": "1"}
+
+    def groups(self, m):
+        """Control groups of runs, as their labels tell."""
+        found = []
+        for where, dirs, _ in os.walk("/sys/fs/cgroup"):
+            found += [os.path.join(where, d) for d in dirs if "sandboxfs" in where and d.count("-") >= 1]
+        return set(found)
+
+    def test_kill_of_the_runner(self):
+        with sbx.Mount(settings=self.settings) as m:
+            before = self.repo.fingerprint()
+            run = m.submit({**SPEC, "base_image": "r", "command": ["sh", "-c", "echo begun; sleep 1000"]})
+            run.stream_until(b"begun")
+            runners = [p for p in m.processes() if p != m.proc.pid]
+            for pid in runners:
+                os.kill(pid, signal.SIGKILL)
+            run.wait()
+            self.assertEqual(run.json()["status_reason_code"], "runner_lost", run.json())
+            # The next one sweeps, and works.
+            again = m.run({**SPEC, "base_image": "r", "command": ["cat", "f"]})
+            self.assertEqual(again.stdout, b"f\n")
+            self.assertEqual(self.repo.fingerprint(), before)
+            names = [n for n in os.listdir(m.state) if n not in (
+                "state.db", "state.db-wal", "state.db-shm", "notify", "runs", "sessions", "trash", "runners", "bound",
+                "snapshots", "objects", "objects.lock", "images", "janitor.lock", "sandboxfs.log", "api.sock", "api.key")]
+            self.assertEqual(names, [])
+
+    def test_cancel_while_git_works(self):
+        # A FIFO in the place of the index: git waits for somebody to write into it.
+        with sbx.Mount(settings=self.settings) as m:
+            os.unlink(self.repo.at(".git/index"))
+            os.mkfifo(self.repo.at(".git/index"))
+            run = m.submit({**SPEC, "base_image": "r", "command": ["cat", "f"]})
+            fd = os.open(self.repo.at(".git/index"), os.O_WRONLY)  # opens when git reads
+            try:
+                run.ctl("cancel\n")
+                run.wait()
+            finally:
+                os.close(fd)
+            self.assertEqual(run.json()["status_reason_code"], "canceled_by_user", run.json())
+            self.assertEqual(m.run({**SPEC, "command": ["echo", "ok"]}).stdout, b"ok\n")
+
+    def test_startup_time_limit(self):
+        with sbx.Mount(settings=self.settings) as m:
+            os.unlink(self.repo.at(".git/index"))
+            os.mkfifo(self.repo.at(".git/index"))
+            run = m.submit({**SPEC, "base_image": "r", "command": ["cat", "f"], "startup_timeout_sec": 1})
+            run.wait()
+            self.assertEqual(run.json()["status_reason_code"], "startup_timeout", run.json())
+
+
+@unittest.skipUnless(sbx.ROOT, "only root can hide a program of the host")
+class Missing(unittest.TestCase):
+    def without(self, script, reason):
+        """A service that sees another git."""
+        with gitkit.Ground() as g:
+            fake = os.path.join(g.base, "git")
+            with open(fake, "w") as f:
+                f.write(script)
+            os.chmod(fake, 0o755)
+            runner = os.path.join(g.base, "runner")
+            with open(runner, "w") as f:
+                f.write("#!/bin/sh\nexec unshare -m sh -c 'mount --bind %s \"$(readlink -f /usr/bin/git)\"; exec \"$@\"' sh %s \"$@\"\n"
+                        % (fake, api.RUNNER))
+            os.chmod(runner, 0o755)
+            with api.Apid(settings={"worktree_deny_all": "true"}, env={"SANDBOXFS_RUNNER": runner}) as a:
+                row = a.runtime("worktree")
+                self.assertEqual((row["available"], row["reasons"]), (False, [reason]))
+                self.assertEqual(row["normalized_reasons"], ["host_prerequisite_missing"])
+                self.assertIs(a.runtime("namespace")["available"], True)
+                got = a.try_run({**SPEC, "command": ["true"]})
+                self.assertEqual((got.status, got.code), (503, "runtime_unavailable"))
+
+    def test_an_old_git(self):
+        self.without("#!/bin/sh\necho git version 2.14.9\n", "git_too_old_or_missing")
+
+    def test_a_git_that_does_not_run(self):
+        self.without("#!/bin/sh\nexit 127\n", "git_too_old_or_missing")
+
+
+if __name__ == "__main__":
+    sbx.main()
