@@ -20,6 +20,7 @@ struct job {
 	size_t n_files;
 	struct rt_limits limits;
 	int workspace_fd; /* 0: none */
+	bool workspace_ro;
 	bool probe;	  /* put the probe into the workspace; argv[0] is then "./probe" */
 };
 
