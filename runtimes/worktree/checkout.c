@@ -221,7 +221,7 @@ static void git_wait(struct git *g)
 		;
 }
 
-/* ---- how it ended ------------------------------------------------------------------------------ */
+/* ---- how it ended ---------------------------------------------------------------------------- */
 
 /* The last line of what git said, with nothing in it that a terminal would obey. */
 static const char *last_word(struct git *g)
@@ -259,8 +259,9 @@ static int judge(struct git *g, const struct rt_plan *p, struct sbx_error *e)
 		return sbx_fail(e, SBX_E_RUNTIME_ERROR,
 				"the worktree was not ready within %d seconds", WT_SECONDS);
 	if (g->broken)
-		return sbx_fail(e, SBX_E_RUNTIME_ERROR, "cannot put the worktree aside: the disk "
-							"of the service is full or broken");
+		return sbx_fail(e, SBX_E_RUNTIME_ERROR,
+				"cannot put the worktree aside: the disk "
+				"of the service is full or broken");
 	if (g->too_much || g->end.oom)
 		return does_not_fit(p, e);
 	if (g->end.lost || !WIFEXITED(status))
@@ -286,7 +287,7 @@ static int judge(struct git *g, const struct rt_plan *p, struct sbx_error *e)
 	}
 }
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 /* A file without a name, so that nothing is left of it when the runner dies. */
 static int open_spool(const struct rt_host *host, struct sbx_error *e)

@@ -25,8 +25,8 @@ static const char *below(const char *path, const char *dir)
 	return path[n] ? path + n + 1 : path + n;
 }
 
-/* Opens the first of the listed directories at or below which `real` lies. *ret_rest is what is left
- * of it. -1: none. */
+/* Opens the first of the listed directories at or below which `real` lies. *ret_rest is what is
+ * left of it. -1: none. */
 static int open_allowed(const char *dirs, const char *real, const char **ret_rest)
 {
 	for (const char *p = dirs; p && *p; p += strspn(p, ",")) {

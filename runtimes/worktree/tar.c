@@ -42,7 +42,7 @@ void wt_tree_clear(struct wt_tree *t)
 	memset(t, 0, sizeof(*t));
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* Octal digits between spaces, up to a NUL, a space or the end of the field. */
 static bool octal(const char *field, size_t n, uint64_t *ret)
@@ -76,7 +76,7 @@ static bool all_zero(const char *block)
 	return true;
 }
 
-/* ---- entries ---------------------------------------------------------------------------------- */
+/* ---- entries --------------------------------------------------------------------------------- */
 
 static int broken(struct sbx_error *e, const char *what)
 {
@@ -235,8 +235,8 @@ int wt_tar_read(const void *tar, size_t len, size_t max, struct wt_tree *ret, st
 		memcpy(&h, block, BLOCK);
 		r = take_next(&in, &h, ret, e);
 		if (r == 0 && ret->n > max)
-			r = sbx_fail(e, SBX_E_WORKSPACE_CAP,
-				     "the worktree has more than %zu files", max);
+			r = sbx_fail(e, SBX_E_WORKSPACE_CAP, "the worktree has more than %zu files",
+				     max);
 		if (r < 0)
 			break;
 	}

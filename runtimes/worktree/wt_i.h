@@ -17,15 +17,15 @@
 #include "runtimes/runtimes.h"
 
 enum {
-	WT_SECONDS = 30,	 /* for making a worktree */
-	WT_VERSION_SECONDS = 5,	 /* for asking git what it is */
-	WT_GIT_MAJOR = 2,	 /* the oldest git that is used: 2.15 */
+	WT_SECONDS = 30,	/* for making a worktree */
+	WT_VERSION_SECONDS = 5, /* for asking git what it is */
+	WT_GIT_MAJOR = 2,	/* the oldest git that is used: 2.15 */
 	WT_GIT_MINOR = 15,
 };
 
 extern const struct rt_driver rt_namespace; /* runtimes/namespace/driver.c */
 
-/* ---- source.c: what a worktree is made of --------------------------------------------------- */
+/* ---- source.c: what a worktree is made of ---------------------------------------------------- */
 
 struct wt_source {
 	int dir;	 /* owned; -1: nothing, it begins empty */
@@ -63,14 +63,14 @@ int wt_checkout(const struct rt_host *host, const struct wt_source *src, const s
 /* What `git --version` says in a sandbox, NUL-terminated. False: nothing. */
 bool wt_git_version(const struct rt_host *host, char *ret, size_t size);
 
-/* ---- env.c ------------------------------------------------------------------------------------ */
+/* ---- env.c ----------------------------------------------------------------------------------- */
 
 /* What the run's document and the runner say, and of the service's own variables those that the
  * operator names; never one that holds a login. *ret is NULL-terminated and owned. */
 int wt_env_make(const struct rt_host *host, char *const *envp, char ***ret, struct sbx_error *e);
 void wt_env_free(char **envp);
 
-/* ---- preflight.c ------------------------------------------------------------------------------ */
+/* ---- preflight.c ----------------------------------------------------------------------------- */
 
 void wt_preflight(const struct rt_host *host, struct rt_preflight *out);
 

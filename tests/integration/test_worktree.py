@@ -623,7 +623,7 @@ class HeadAnyway(Case):
 
 class Environment(Case):
     settings = {"worktree_env": "HARMLESS_VAR,HOME,ANTHROPIC_API_KEY,PATH,NOT_THERE"}
-    env = {"HARMLESS_VAR": "harmless", "OTHER_VAR": "other", "HOME": "/root/of/service", "ANTHROPIC_API_KEY": "sk-1",
+    env = {"HARMLESS_VAR": "harmless", "OTHER_VAR": "other", "HOME": "/home/of-the-service", "ANTHROPIC_API_KEY": "sk-1",
            "AWS_ACCESS_KEY_ID": "AKIA"}
 
     def test_only_what_is_listed(self):

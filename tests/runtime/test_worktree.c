@@ -48,7 +48,8 @@ static int make_scratch(void **state)
 	(void)snprintf(repo, sizeof(repo), "%s/repo", scratch);
 	(void)snprintf(state_dir, sizeof(state_dir), "%s/state", scratch);
 	host("mkdir state; git init -q -b main repo; cd repo; git config user.name t;"
-	     "git config user.email t; echo text >f; ln -s f l; mkdir d; echo x >d/e; chmod 755 d/e;"
+	     "git config user.email t; echo text >f; ln -s f l; mkdir d; echo x >d/e; chmod 755 "
+	     "d/e;"
 	     "git add .; git commit -qm one");
 	return 0;
 }
@@ -146,7 +147,7 @@ static int run(const struct rt_host *h, const struct rt_plan *p, char out[4096])
 	return WIFEXITED(x.status) ? WEXITSTATUS(x.status) : -1;
 }
 
-/* ---- preflight --------------------------------------------------------------------------------- */
+/* ---- preflight ------------------------------------------------------------------------------- */
 
 static void preflight__finds_it_usable(void **state)
 {
@@ -177,7 +178,7 @@ static void preflight__deny_all_is_the_operators_word(void **state)
 	rt_preflight_clear(&p);
 }
 
-/* ---- worktrees ----------------------------------------------------------------------------------- */
+/* ---- worktrees ------------------------------------------------------------------------------- */
 
 static void worktree__of_a_repository(void **state)
 {
@@ -253,7 +254,7 @@ static void environment__by_name(void **state)
 	assert_string_equal(out, "PATH PWD SBX_LISTED listed\n");
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------ */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void refused(const struct rt_host *h, const struct rt_plan *p, enum sbx_code code,
 		    const char *text)
@@ -338,7 +339,8 @@ static void refused__what_does_not_fit(void **state)
 	struct plan p;
 
 	(void)state;
-	host("cp -a repo big; cd big; head -c 8000000 /dev/zero >zeros; git add zeros; git commit -qm big;"
+	host("cp -a repo big; cd big; head -c 8000000 /dev/zero >zeros; git add zeros; git commit "
+	     "-qm big;"
 	     "git rm -q --cached zeros; mkdir many; cd many; seq 500 | xargs touch; git add .;"
 	     "git commit -qm many");
 	(void)snprintf(path, sizeof(path), "%s/big", scratch);
@@ -377,7 +379,7 @@ static void given_up__when_nobody_wants_it(void **state)
 	assert_true(sbx_boot_us() - begun < TEST_SECONDS * SBX_SECOND_US);
 }
 
-/* ---- what it stands on --------------------------------------------------------------------------- */
+/* ---- what it stands on ----------------------------------------------------------------------- */
 
 static void workspace__read_only(void **state)
 {
@@ -444,7 +446,8 @@ static void cycles__leave_nothing(void **state)
 	rt_worktree.sweep(&h);
 	assert_int_equal(count_leaves(getpid()), 0);
 	assert_int_equal(waitpid(-1, NULL, __WALL | WNOHANG), -1);
-	host("cd repo; test \"$(git worktree list | wc -l)\" = 1; test -z \"$(git status --porcelain)\"");
+	host("cd repo; test \"$(git worktree list | wc -l)\" = 1; test -z \"$(git status "
+	     "--porcelain)\"");
 }
 
 int main(void)

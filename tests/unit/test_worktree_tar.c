@@ -148,8 +148,8 @@ static void tar__full_fields(void **state)
 
 static void tar__paths_that_lead_elsewhere(void **state)
 {
-	static const char *const bad[] = { "/etc/passwd", "../x", "./a/../../x", "a//b", "a/./b",
-					   "./..", "..", "" };
+	static const char *const bad[] = { "/etc/passwd", "../x", "./a/../../x", "a//b",
+					   "a/./b",	  "./..", "..",		 "" };
 
 	(void)state;
 	for (size_t i = 0; i < SBX_COUNT(bad); i++) {
