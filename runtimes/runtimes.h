@@ -48,8 +48,9 @@ struct rt_host {
 	/* What the next plan's limits will probably be: create() may fit the sandbox to them, off
 	 * the client's path. NULL: nothing is known. */
 	const struct rt_limits *expected;
-	/* A create() or prepare() that takes long calls it about once a second, so that the claim on
-	 * the run is kept up. False: nobody wants the run any more; give up. NULL: nobody minds. */
+	/* A create() or prepare() that takes long calls it about once a second, so that the claim
+	 * on the run is kept up. False: nobody wants the run any more; give up. NULL: nobody minds.
+	 */
 	bool (*wanted)(void *ctx);
 	void *wanted_ctx;
 	struct rt_worktree worktree;
@@ -85,8 +86,8 @@ struct rt_plan {
 	size_t n_files;
 	struct rt_limits limits;
 	enum rt_network network;
-	bool stdin_open;  /* false: the command's stdin is at end of file from the start */
-	int workspace_fd; /* directory to bind at /workspace; -1: a tmpfs of limits.workspace_* */
+	bool stdin_open;   /* false: the command's stdin is at end of file from the start */
+	int workspace_fd;  /* directory to bind at /workspace; -1: a tmpfs of limits.workspace_* */
 	bool workspace_ro; /* it may be read only */
 };
 

@@ -21,7 +21,7 @@ struct job {
 	struct rt_limits limits;
 	int workspace_fd; /* 0: none */
 	bool workspace_ro;
-	bool probe;	  /* put the probe into the workspace; argv[0] is then "./probe" */
+	bool probe; /* put the probe into the workspace; argv[0] is then "./probe" */
 };
 
 struct live {
