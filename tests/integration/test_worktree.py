@@ -2,9 +2,11 @@
 # run: limit=400
 """The runtime `worktree` through both doors: what a command finds, which repositories are taken, what hostile
 ones can do (nothing), and what is left afterwards (nothing)."""
+import contextlib
 import glob
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,11 @@ import doors  # noqa: E402
 import gitkit  # noqa: E402
 import sbx  # noqa: E402
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../crash"))
+from house import own_groups  # noqa: E402
+
+STATE = ("state.db", "state.db-wal", "state.db-shm", "notify", "runs", "sessions", "trash", "runners", "bound", "snapshots",
+         "objects", "objects.lock", "images", "janitor.lock", "sandboxfs.log")
 SPEC = {"spec_version": "1.0", "runtime": "worktree", "base_image": "host-local", "timeout_sec": 60}
 
 
@@ -359,6 +366,8 @@ class Allowed(Case):
                     self.assertEqual((c.exception.code, c.exception.details["requirement"]),
                                      ("policy_unsupported", "worktree_allowed_dirs"))
                     self.assertNotIn(self.ground.base, json.dumps(c.exception.error))
+                    verdict = json.loads(door.check({**SPEC, "command": ["true"], "base_image": image}))
+                    self.assertEqual((verdict["accepted"], verdict["error"]["code"]), (False, "policy_unsupported"))
 
 
 class NextToOurs(unittest.TestCase):
@@ -649,31 +658,60 @@ class Ends(unittest.TestCase):
         self.settings = {"worktree_deny_all": "true", "worktree_allowed_dirs": self.ground.base,
                          "images": "r=" + self.repo.path, "warm_runners": "1"}
 
-    def groups(self, m):
-        """Control groups of runs, as their labels tell."""
-        found = []
-        for where, dirs, _ in os.walk("/sys/fs/cgroup"):
-            found += [os.path.join(where, d) for d in dirs if "sandboxfs" in where and d.count("-") >= 1]
-        return set(found)
+    def kill_runners(self, m):
+        """All runners of a mount, at once; a process 1 of theirs is among them, and may be gone sooner."""
+        runners = [p for p in m.processes() if p != m.proc.pid]
+        self.assertTrue(runners)
+        with open(os.path.join(m.mnt, "runtimes/worktree.json")) as f:
+            if json.load(f)["host"]["limits"] == "cgroup":
+                self.assertTrue(self.groups_of(runners))
+        for pid in runners:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return runners
+
+    @staticmethod
+    def groups_of(pids):
+        return [os.path.join(top, name) for top in own_groups() if os.path.isdir(top)
+                for name in os.listdir(top) if name.split("-")[0] in map(str, pids)]
+
+    def nothing_is_left(self, m, runners):
+        # The next one sweeps, and works.
+        self.assertEqual(m.run({**SPEC, "base_image": "r", "command": ["cat", "f"], "env": {}}).stdout, b"f\n")
+        self.assertEqual(self.groups_of(runners), [])
+        names = [n for n in os.listdir(m.state) if n not in STATE]
+        self.assertEqual(names, [])
 
     def test_kill_of_the_runner(self):
         with sbx.Mount(settings=self.settings) as m:
             before = self.repo.fingerprint()
             run = m.submit({**SPEC, "base_image": "r", "command": ["sh", "-c", "echo begun; sleep 1000"]})
             run.stream_until(b"begun")
-            runners = [p for p in m.processes() if p != m.proc.pid]
-            for pid in runners:
-                os.kill(pid, signal.SIGKILL)
+            runners = self.kill_runners(m)
             run.wait()
             self.assertEqual(run.json()["status_reason_code"], "runner_lost", run.json())
-            # The next one sweeps, and works.
-            again = m.run({**SPEC, "base_image": "r", "command": ["cat", "f"]})
-            self.assertEqual(again.stdout, b"f\n")
+            self.nothing_is_left(m, runners)
             self.assertEqual(self.repo.fingerprint(), before)
-            names = [n for n in os.listdir(m.state) if n not in (
-                "state.db", "state.db-wal", "state.db-shm", "notify", "runs", "sessions", "trash", "runners", "bound",
-                "snapshots", "objects", "objects.lock", "images", "janitor.lock", "sandboxfs.log", "api.sock", "api.key")]
-            self.assertEqual(names, [])
+
+    def test_kill_of_the_runner_while_git_works(self):
+        with sbx.Mount(settings=self.settings) as m:
+            index = self.repo.at(".git/index")
+            os.rename(index, index + ".good")
+            os.mkfifo(index)
+            run = m.submit({**SPEC, "base_image": "r", "command": ["cat", "f"]})
+            fd = os.open(index, os.O_WRONLY)  # opens when git reads
+            os.rename(index + ".good", index)  # for the next one
+            try:
+                runners = self.kill_runners(m)
+                # Nobody reads from it any more: everything in git's sandbox is dead.
+                poll = select.poll()
+                poll.register(fd, select.POLLERR)
+                self.assertTrue(poll.poll(20000 * sbx.SLOW))
+            finally:
+                os.close(fd)
+            # It had not begun, so that another runner takes it over.
+            self.assertEqual((run.wait(), run.stdout), ("0", b"f\n"))
+            self.nothing_is_left(m, runners)
 
     def test_cancel_while_git_works(self):
         # A FIFO in the place of the index: git waits for somebody to write into it.
