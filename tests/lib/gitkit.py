@@ -76,7 +76,7 @@ class Ground:
         os.chmod(self.traps, 0o755)
         self.trap = os.path.join(self.traps, "trap")
         with open(self.trap, "w") as f:
-            f.write("#!/bin/sh\n: > %s/sprung.$$\necho SPOILED\necho SPOILED >&2\n"
+            f.write("#!/bin/sh\ntouch %s/sprung.$$\necho SPOILED\necho SPOILED >&2\n"
                     "[ -n \"$TRAP_QUICK\" ] || exec sleep 1000\n" % self.marks)
         os.chmod(self.trap, 0o755)
         return self

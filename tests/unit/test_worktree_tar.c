@@ -42,7 +42,7 @@ static unsigned char *header(const char *name, char type, const char *link, size
 
 	(void)snprintf((char *)at, 100, "%s", name);
 	memcpy(at + 100, "0000755", 8);
-	(void)snprintf((char *)at + 124, 12, "%011zo", size);
+	(void)snprintf((char *)at + 124, 12, "%011o", (unsigned)size & 0777777777);
 	at[156] = (unsigned char)type;
 	(void)snprintf((char *)at + 157, 100, "%s", link ? link : "");
 	memcpy(at + 257, "ustar  ", 8);
