@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/timerfd.h>
 
@@ -338,6 +339,16 @@ static bool wanted(void *ctx)
 	return !j->end.cancelled && !j->lost_claim && !j->end.startup_timed_out;
 }
 
+/* Does the command work in the session's own directory, and not on a copy? */
+static bool works_in_session(const struct job *j)
+{
+	struct stat session, own;
+
+	return j->plan.workspace >= 0 &&
+	       (fstat(j->plan.workspace, &session) < 0 || fstat(j->fds.workspace, &own) < 0 ||
+		(session.st_dev == own.st_dev && session.st_ino == own.st_ino));
+}
+
 static int begin(struct job *j, struct sbx_error *e)
 {
 	int rc;
@@ -384,7 +395,7 @@ static int begin(struct job *j, struct sbx_error *e)
 	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
 	job_ctl(j); /* signals that came before there was anybody to take them */
 	j->announce_us = j->started_us + ANNOUNCE_US;
-	if (j->plan.workspace >= 0)
+	if (works_in_session(j))
 		j->measure_us = j->announce_us;
 	return 0;
 }

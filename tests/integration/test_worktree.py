@@ -608,6 +608,21 @@ class Sessions(Case):
             self.assertNotIn("\x1b", status["message"])
 
 
+class LargeSession(Case):
+    settings = {"workspace_cap_mb": "2"}
+
+    def test_what_the_session_takes_is_not_the_runs(self):
+        # The limit is of the workspace that the command works in, which is a copy of HEAD.
+        session = self.pair.a.post("/sessions", {"spec_version": "1.0", "base_image": "host-local",
+                                                 "runtime": "worktree"}).json["id"]
+        r = gitkit.Repo(os.path.join(self.pair.m.state, "sessions", session, "workspace"))
+        for i in range(8):
+            r.commit([("f", os.urandom(400000))])
+        for door in self.each():
+            _, out = self.run_sh(door, "stat -c %s f; sleep 2; echo ok", session_id=session)
+            self.assertEqual(out, "400000\nok\n")
+
+
 class HeadAnyway(Case):
     names = ("dirty", "long")
     settings = {"worktree_dirty": "head", "worktree_depth": "0"}
