@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to policy.c, preflights.c, policy_hash.c and discovery.c. */
+/* Private to policy.c, preflights.c, policy_hash.c, discovery.c and operator.c. */
 #ifndef SBX_ORCHESTRATOR_POLICY_I_H
 #define SBX_ORCHESTRATOR_POLICY_I_H
 
