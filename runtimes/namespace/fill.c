@@ -85,7 +85,7 @@ static int open_parent(int workspace, const char *path, const char **ret_name, s
 /* A new file in the place of whatever had the name. */
 static int replace(int workspace, const char *path, struct ns_reply *r)
 {
-	const char *name;
+	const char *name = NULL;
 	sbx_autoclose int dir = open_parent(workspace, path, &name, r);
 	int fd;
 
@@ -101,7 +101,7 @@ static int replace(int workspace, const char *path, struct ns_reply *r)
 
 static int make_directory(int workspace, const char *path, struct ns_reply *r)
 {
-	const char *name;
+	const char *name = NULL;
 	sbx_autoclose int dir = open_parent(workspace, path, &name, r);
 
 	if (dir < 0)
@@ -114,7 +114,7 @@ static int make_directory(int workspace, const char *path, struct ns_reply *r)
 
 static int make_link(int workspace, const char *path, const char *target, struct ns_reply *r)
 {
-	const char *name;
+	const char *name = NULL;
 	sbx_autoclose int dir = open_parent(workspace, path, &name, r);
 
 	if (dir < 0)

@@ -249,6 +249,13 @@ static int does_not_fit(const struct rt_plan *p, struct sbx_error *e)
 			(long long)(p->limits.workspace_bytes >> 20));
 }
 
+/* Git takes away again what it could not finish, so that the place is free when it ends; it speaks
+ * English, and what it writes to is a file system of ours, whose only fault can be its size. */
+static bool was_full(const struct git *g)
+{
+	return strstr(g->said, "No space left on device") || strstr(g->said, "unable to write");
+}
+
 static int judge(struct git *g, const struct rt_plan *p, struct sbx_error *e)
 {
 	int status = g->end.status;
@@ -263,6 +270,8 @@ static int judge(struct git *g, const struct rt_plan *p, struct sbx_error *e)
 				"cannot put the worktree aside: the disk "
 				"of the service is full or broken");
 	if (g->too_much || g->end.oom)
+		return does_not_fit(p, e);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == END_GIT && was_full(g))
 		return does_not_fit(p, e);
 	if (g->end.lost || !WIFEXITED(status))
 		return sbx_fail(e, SBX_E_RUNTIME_ERROR, "git was killed");

@@ -24,6 +24,8 @@ from house import own_groups  # noqa: E402
 
 STATE = ("state.db", "state.db-wal", "state.db-shm", "notify", "runs", "sessions", "trash", "runners", "bound", "snapshots",
          "objects", "objects.lock", "images", "janitor.lock", "sandboxfs.log")
+ODD = (b"lat\xe4in", b"new\nline", b"back\\slash", b" lead", b"trail ", b"-rf", b"\xff\xfe", b"..x", b"quote\"'", "\u6f22".encode(),
+       b"n" * 255)
 SPEC = {"spec_version": "1.0", "runtime": "worktree", "base_image": "host-local", "timeout_sec": 60}
 
 
@@ -79,7 +81,7 @@ class Case(unittest.TestCase):
 
 class Plain(Case):
     names = ("plain", "bare", "old", "sha256", "empty", "sub", "main-of-linked", "linked", "nothing", "borrower",
-             "dirty", "staged", "touched", "huge", "detached")
+             "dirty", "staged", "touched", "huge", "detached", "odd")
 
     @classmethod
     def make(cls):
@@ -119,7 +121,12 @@ class Plain(Case):
         os.utime(touched.at("f"), (1, 1))
         touched.write("untracked", b"is none of it\n")
         huge = g.repo("huge")
-        huge.commit([("zeros", bytes(80 << 20))])
+        huge.commit([("noise", os.urandom(20 << 20))])
+        odd = g.repo("odd")
+        for name in ODD:
+            with open(os.path.join(os.fsencode(odd.path), name), "wb") as f:
+                f.write(name)
+        odd.commit()
         det = g.repo("detached")
         det.commit([("f", b"1\n")])
         det.commit([("f", b"2\n")])
@@ -133,6 +140,12 @@ class Plain(Case):
                                                    "644 a.txt", "755 dir/run.sh"])
             self.assertEqual(sorted(out.split("\n")[8:]), sorted(["", ".git", "a.txt", "dir", "link", "out", "sp ace\t\u00e4"]))
             self.assertEqual((status["exit_code"], status["runtime"]), (0, "worktree"))
+
+    def test_names_of_every_kind(self):
+        for door in self.each():
+            _, out = self.run_sh(door, "python3 -c 'import os; print([n == open(n, \"rb\").read() for n in os.listdir(b\".\")"
+                                 " if n != b\".git\"])'; git status --porcelain", base_image="odd")
+            self.assertEqual(out, str([True] * len(ODD)) + "\n")
 
     def test_git_works_inside(self):
         for door in self.each():
@@ -267,7 +280,7 @@ class Plain(Case):
                                  base_image="plain")
             self.assertEqual(out.strip(), "lo")
 
-    settings = {"workspace_cap_mb": "64"}
+    settings = {"workspace_cap_mb": "16"}
 
 
 class NothingElse(Case):
