@@ -206,8 +206,8 @@ const struct rt_known *rt_known_at(size_t i); /* NULL past the end; table order 
 const struct rt_known *rt_known_find(const char *name);
 
 /* May a repository in this directory be used by the runtime `worktree`? POLICY_UNSUPPORTED says
- * that it is not below one of dirs, a list separated by commas; RUNTIME_ERROR that it is not there.
- */
+ * that it is not below one of dirs, a list separated by commas. Whoever cannot even look for it
+ * leaves that to the driver, which asks once more. */
 int rt_worktree_allowed(const char *dirs, const char *path, struct sbx_error *e);
 
 /* Asks the driver, or for runtimes without one does the probe that finds its reasons. */

@@ -115,6 +115,7 @@ struct git {
 	struct rt_fds fds;     /* owned */
 	struct rt_exit end;
 	int64_t deadline_us;
+	int seconds;		 /* what that was made of */
 	int spool;		 /* what it prints goes there; -1: into said */
 	size_t spooled, max;	 /* bytes; more is too much */
 	char said[SAID_MAX + 1]; /* NUL-terminated */
@@ -264,7 +265,7 @@ static int judge(struct git *g, const struct rt_plan *p, struct sbx_error *e)
 		return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the run is not wanted any more");
 	if (g->late)
 		return sbx_fail(e, SBX_E_RUNTIME_ERROR,
-				"the worktree was not ready within %d seconds", WT_SECONDS);
+				"the worktree was not ready within %d seconds", g->seconds);
 	if (g->broken)
 		return sbx_fail(e, SBX_E_RUNTIME_ERROR,
 				"cannot put the worktree aside: the disk "
@@ -370,12 +371,13 @@ static int run(struct git *g, const struct rt_plan *of, char *const *argv, int d
 }
 
 int wt_checkout(const struct rt_host *host, const struct wt_source *src, const struct rt_plan *p,
-		struct wt_checkout *ret, struct sbx_error *e)
+		int seconds, struct wt_checkout *ret, struct sbx_error *e)
 {
 	__attribute__((cleanup(git_clear))) struct git g = {
 		.host = host,
 		.fds = { -1, -1, -1, -1, -1 },
-		.deadline_us = sbx_boot_us() + WT_SECONDS * SBX_SECOND_US,
+		.deadline_us = sbx_boot_us() + seconds * SBX_SECOND_US,
+		.seconds = seconds,
 		.spool = -1,
 		.max = (size_t)(p->limits.workspace_bytes +
 				p->limits.workspace_inodes * TAR_BYTES_PER_FILE),
@@ -411,7 +413,7 @@ bool wt_git_version(const struct rt_host *host, char *ret, size_t size)
 	__attribute__((cleanup(git_clear))) struct git g = {
 		.host = host,
 		.fds = { -1, -1, -1, -1, -1 },
-		.deadline_us = sbx_boot_us() + WT_VERSION_SECONDS * SBX_SECOND_US,
+		.deadline_us = sbx_boot_us() + WT_PREFLIGHT_SECONDS * SBX_SECOND_US,
 		.spool = -1,
 	};
 	const struct rt_plan p = { .run_id = "preflight",

@@ -86,7 +86,7 @@ static int prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_err
 				"runtime 'worktree' has no network but the sandbox's own loopback");
 	r = wt_source_open(sb->host, p, &source, e);
 	if (r == 0)
-		r = wt_checkout(sb->host, &source, p, &work, e);
+		r = wt_checkout(sb->host, &source, p, WT_SECONDS, &work, e);
 	if (r == 0)
 		r = prepare_with(sb, p, &work, e);
 	sbx_closep(&source.dir);

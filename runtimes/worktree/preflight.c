@@ -33,7 +33,7 @@ static bool make_one(const struct rt_host *host)
 		.limits = { .workspace_bytes = 4 << 20, .workspace_inodes = 1024, .cpu = 1 },
 	};
 
-	return wt_checkout(host, &nothing, &p, &c, NULL) == 0;
+	return wt_checkout(host, &nothing, &p, WT_PREFLIGHT_SECONDS, &c, NULL) == 0;
 }
 
 /* What the namespaces say of the host, and git. */

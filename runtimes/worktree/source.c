@@ -25,28 +25,24 @@ static const char *below(const char *path, const char *dir)
 	return path[n] ? path + n + 1 : path + n;
 }
 
-/* Opens the first of the listed directories at or below which `real` lies. *ret_rest is what is
- * left of it. -1: none. */
-static int open_allowed(const char *dirs, const char *real, const char **ret_rest)
+/* The first of the listed directories at or below which `real` lies, resolved. *ret_rest is what is
+ * left of it. */
+static bool find_allowed(const char *dirs, const char *real, char ret[PATH_MAX],
+			 const char **ret_rest)
 {
 	for (const char *p = dirs; p && *p; p += strspn(p, ",")) {
 		size_t n = strcspn(p, ",");
 		sbx_autofree char *dir = strndup(p, n);
-		char real_dir[PATH_MAX];
-		int fd;
 
 		p += n;
 		/* A relative one would depend on where the service was started. */
-		if (!dir || dir[0] != '/' || !realpath(dir, real_dir))
+		if (!dir || dir[0] != '/' || !realpath(dir, ret))
 			continue;
-		*ret_rest = below(real, real_dir);
-		if (!*ret_rest)
-			continue;
-		fd = open(real_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-		if (fd >= 0)
-			return fd;
+		*ret_rest = below(real, ret);
+		if (*ret_rest)
+			return true;
 	}
-	return -1;
+	return false;
 }
 
 static int refuse(struct sbx_error *e)
@@ -64,21 +60,18 @@ static int refuse(struct sbx_error *e)
  * meanwhile leads elsewhere. */
 static int open_listed(const char *dirs, const char *path, int *ret, struct sbx_error *e)
 {
-	char real[PATH_MAX];
-	const char *rest = NULL;
+	char real[PATH_MAX], allowed[PATH_MAX];
 	sbx_autoclose int dir = -1;
+	const char *rest = NULL;
 
 	if (!realpath(path, real))
 		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
 				      "base_image: the repository cannot be found");
-	dir = open_allowed(dirs, real, &rest);
-	if (dir < 0)
+	if (!find_allowed(dirs, real, allowed, &rest))
 		return refuse(e);
-	if (!*rest) {
-		*ret = sbx_steal_fd(&dir);
-		return 0;
-	}
-	*ret = sbx_open_beneath(dir, rest, O_PATH | O_DIRECTORY, 0);
+	dir = open(allowed, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	*ret = dir < 0 ? -errno
+		       : sbx_open_beneath(dir, *rest ? rest : ".", O_PATH | O_DIRECTORY, 0);
 	return *ret < 0 ? sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, -*ret,
 					 "base_image: the repository cannot be opened")
 			: 0;
@@ -86,9 +79,11 @@ static int open_listed(const char *dirs, const char *path, int *ret, struct sbx_
 
 int rt_worktree_allowed(const char *dirs, const char *path, struct sbx_error *e)
 {
-	sbx_autoclose int dir = -1;
+	char real[PATH_MAX], allowed[PATH_MAX];
+	const char *rest;
 
-	return open_listed(dirs, path, &dir, e);
+	/* A door may have fewer rights than the runner, which looks again. */
+	return realpath(path, real) && !find_allowed(dirs, real, allowed, &rest) ? refuse(e) : 0;
 }
 
 /* Git will read everything below the repository, so the service's own state must not be there; and

@@ -17,9 +17,9 @@
 #include "runtimes/runtimes.h"
 
 enum {
-	WT_SECONDS = 30,	/* for making a worktree */
-	WT_VERSION_SECONDS = 5, /* for asking git what it is */
-	WT_GIT_MAJOR = 2,	/* the oldest git that is used: 2.15 */
+	WT_SECONDS = 30,	  /* for making a worktree */
+	WT_PREFLIGHT_SECONDS = 5, /* for each step of a preflight */
+	WT_GIT_MAJOR = 2,	  /* the oldest git that is used: 2.15 */
 	WT_GIT_MINOR = 15,
 };
 
@@ -57,9 +57,10 @@ struct wt_checkout {
 	size_t len;
 };
 void wt_checkout_clear(struct wt_checkout *c);
-/* WORKSPACE_CAP: it does not fit; POLICY_UNSUPPORTED: uncommitted changes; else RUNTIME_ERROR. */
+/* Within so many seconds. WORKSPACE_CAP: it does not fit; POLICY_UNSUPPORTED: uncommitted changes;
+ * else RUNTIME_ERROR. */
 int wt_checkout(const struct rt_host *host, const struct wt_source *src, const struct rt_plan *p,
-		struct wt_checkout *ret, struct sbx_error *e);
+		int seconds, struct wt_checkout *ret, struct sbx_error *e);
 /* What `git --version` says in a sandbox, NUL-terminated. False: nothing. */
 bool wt_git_version(const struct rt_host *host, char *ret, size_t size);
 
