@@ -24,6 +24,7 @@ struct row {
 	size_t n_reasons;
 	const char *codes[RT_REASONS_MAX]; /* of the reasons, each once, in order */
 	size_t n_codes;
+	struct rt_policy_posture deny_all;
 	bool available, deny_all_ready, allowlist_ready, strict_deny_all, strict_allowlist;
 };
 
@@ -46,7 +47,8 @@ static void row_init(struct row *row, const struct orch_settings *s,
 	}
 	row->deny_all_ready = row->available && p->deny_all_ready;
 	row->allowlist_ready = row->available && p->allowlist_ready;
-	row->strict_deny_all = orch_strict_support(&known->deny_all, row->deny_all_ready);
+	row->deny_all = orch_deny_all_posture(s, known);
+	row->strict_deny_all = orch_strict_support(&row->deny_all, row->deny_all_ready);
 	row->strict_allowlist = orch_strict_support(&known->allowlist, row->allowlist_ready);
 }
 
@@ -136,10 +138,12 @@ static void add_posture(struct sbx_buf *out, const char *name, const struct rt_p
 		       name, rt_support_name(p->state), yes(p->strict), p->readiness_source);
 }
 
-static void add_contracts(struct sbx_buf *out, const struct rt_known *k)
+static void add_contracts(struct sbx_buf *out, const struct row *row)
 {
+	const struct rt_known *k = row->known;
+
 	sbx_buf_puts(out, ",\"network_policy_contract\":{");
-	add_posture(out, "deny_all", &k->deny_all);
+	add_posture(out, "deny_all", &row->deny_all);
 	sbx_buf_puts(out, ",");
 	add_posture(out, "allowlist", &k->allowlist);
 	sbx_buf_printf(out,
@@ -190,8 +194,9 @@ static void add_row(struct sbx_buf *out, const struct row *row)
 {
 	const struct rt_known *k = row->known;
 	const struct rt_preflight *p = row->preflight;
-	bool interactive =
-		row->available && row->s->enable_execution && rt_driver_find(k->name) != NULL;
+	/* Published for none without a boundary of its own, whatever its driver can do. */
+	bool interactive = row->available && row->s->enable_execution && !host_local(k) &&
+			   rt_driver_find(k->name) != NULL;
 
 	sbx_buf_printf(out, "{\"name\":\"%s\",\"implementation_state\":\"%s\",\"available\":%s",
 		       k->name, rt_support_name(k->implementation), yes(row->available));
@@ -203,7 +208,7 @@ static void add_row(struct sbx_buf *out, const struct row *row)
 		       yes(row->deny_all_ready), yes(row->allowlist_ready),
 		       p && p->host_json ? p->host_json : "{}");
 	add_isolation(out, k);
-	add_contracts(out, k);
+	add_contracts(out, row);
 	add_default_images(out, k->default_images);
 	add_limits(out, row);
 	sbx_buf_puts(out, ",\"supported_spec_versions\":");

@@ -48,7 +48,7 @@ struct section {
 
 /* What the sections are made from. */
 struct facts {
-	int total, ready, host_local_ready;
+	int total, ready, host_local_open; /* without a boundary, and it takes runs */
 	char host_local[NAMES_MAX], repairable[NAMES_MAX]; /* as JSON lists */
 	bool untrusted; /* the default runtime admits untrusted runs */
 	bool store_ok;
@@ -73,6 +73,7 @@ static void gather_runtimes(struct orch *o, struct facts *f)
 	(void)snprintf(f->host_local, NAMES_MAX, "[");
 	(void)snprintf(f->repairable, NAMES_MAX, "[");
 	for (size_t i = 0; (k = rt_known_at(i)); i++) {
+		const struct rt_policy_posture deny_all = orch_deny_all_posture(c->settings, k);
 		bool local = strcmp(k->boundary_class, "host_local") == 0;
 		bool ready;
 
@@ -80,7 +81,8 @@ static void gather_runtimes(struct orch *o, struct facts *f)
 		ready = p && p->n_reasons == 0;
 		f->total++;
 		f->ready += ready;
-		f->host_local_ready += ready && local;
+		f->host_local_open +=
+			ready && local && orch_strict_support(&deny_all, p->deny_all_ready);
 		if (local)
 			add_name(f->host_local, k->name);
 		if (k->session_repair == RT_SUPPORTED || k->session_repair == RT_HOST_GATED)
@@ -212,10 +214,11 @@ static const struct {
 	{ "store", store_section, SECTION_READY, "true" },
 };
 
-/* A runtime without a boundary that can be used is a reason to look; one that cannot be is not. */
+/* A runtime without a boundary that takes runs is a reason to look; one that takes none is not,
+ * and `worktree` could be used on nearly every host. */
 static enum section_state overall(const struct facts *f, const struct section *s)
 {
-	enum section_state worst = f->host_local_ready ? SECTION_DEGRADED : SECTION_READY;
+	enum section_state worst = f->host_local_open ? SECTION_DEGRADED : SECTION_READY;
 
 	if (!f->store_ok)
 		return SECTION_ACTION_REQUIRED;

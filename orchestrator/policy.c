@@ -184,15 +184,17 @@ static void network_word(const struct orch_settings *s, const struct tier *tier,
 }
 
 /* *ret is static. */
-static int choose_network(const struct rt_known *rt, const struct rt_preflight *p, const char *word,
-			  const char **ret, struct sbx_error *e)
+static int choose_network(const struct orch_settings *s, const struct rt_known *rt,
+			  const struct rt_preflight *p, const char *word, const char **ret,
+			  struct sbx_error *e)
 {
+	const struct rt_policy_posture deny_all = orch_deny_all_posture(s, rt);
 	const struct {
 		const char *name, *reason;
 		const struct rt_policy_posture *posture;
 		bool ready;
 	} modes[] = {
-		{ "deny_all", "strict_deny_all_not_supported", &rt->deny_all, p->deny_all_ready },
+		{ "deny_all", "strict_deny_all_not_supported", &deny_all, p->deny_all_ready },
 		{ "allowlist", "strict_allowlist_not_supported", &rt->allowlist,
 		  p->allowlist_ready },
 	};
@@ -324,7 +326,7 @@ int orch_policy_apply(const struct orch_settings *settings,
 		rc = check_trust(rt, preflight, &tier, e);
 	network_word(settings, &tier, spec->network_policy, network);
 	if (!rc)
-		rc = choose_network(rt, preflight, network, &eff.network_policy, e);
+		rc = choose_network(settings, rt, preflight, network, &eff.network_policy, e);
 	if (!rc)
 		rc = check_allowlist(spec, eff.network_policy, e);
 	if (rc)

@@ -150,6 +150,15 @@ size_t orch_preflight_reasons(const struct rt_preflight *p, const char *reasons[
 	return p->n_reasons;
 }
 
+struct rt_policy_posture orch_deny_all_posture(const struct orch_settings *s,
+					       const struct rt_known *known)
+{
+	static const struct rt_policy_posture tried = { RT_HOST_GATED, true, "runtime_preflight" };
+
+	return strcmp(known->name, "worktree") == 0 && s->worktree_deny_all ? tried
+									    : known->deny_all;
+}
+
 bool orch_strict_support(const struct rt_policy_posture *posture, bool ready)
 {
 	return ready && posture->strict &&

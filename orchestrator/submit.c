@@ -116,8 +116,12 @@ static int apply_policy(struct orch *o, struct ms_run_spec *spec, struct orch_ef
 	sbx_autofree char *path = NULL;
 	int rc = orch_policy_apply(c->settings, c->preflights, spec, eff, e);
 
-	return rc < 0 ? rc
-		      : orch_image_resolve(c->settings, o->state_dir, eff->base_image, &path, e);
+	if (rc == 0)
+		rc = orch_image_resolve(c->settings, o->state_dir, eff->base_image, &path, e);
+	/* For this runtime the image is a repository. */
+	if (rc == 0 && path && strcmp(eff->runtime, "worktree") == 0)
+		rc = rt_worktree_allowed(c->settings->worktree_allowed_dirs, path, e);
+	return rc;
 }
 
 /* A run of a session: what its document does not say the session does. */

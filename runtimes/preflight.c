@@ -63,10 +63,6 @@ static const struct probe probes[] = {
 	  .needs = { { "sandbox-exec", "sandbox_exec_missing" } },
 	  .trusted = true,
 	  .host_facts = true },
-	{ "worktree",
-	  .needs = { { "git", "git_too_old_or_missing" },
-		     { "unshare", "unshare_required_on_linux" } },
-	  .trusted = true, .standard = true, .host_facts = true },
 };
 
 /* ---- programs -------------------------------------------------------------------------------- */

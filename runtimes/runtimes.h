@@ -28,6 +28,15 @@ enum rt_network { RT_NET_DENY_ALL = 1, RT_NET_ALLOWLIST };
 
 struct rt_limits;
 
+/* What the operator says about the runtime `worktree`. Lists are separated by commas. */
+struct rt_worktree {
+	const char *allowed_dirs; /* where repositories of the host may lie; NULL: nowhere */
+	const char *env;	  /* variables of the service that a command gets; NULL: none */
+	int64_t depth;		  /* commits of history; 0: all */
+	bool dirty_is_head;	  /* uncommitted changes are left out; false: they end the run */
+	bool deny_all;		  /* its empty network is published as policy deny_all */
+};
+
 /* Facts about the host and the operator's wishes, the same for every run. All borrowed. */
 struct rt_host {
 	const char *state_dir;	/* must never be visible in a sandbox */
@@ -39,13 +48,20 @@ struct rt_host {
 	/* What the next plan's limits will probably be: create() may fit the sandbox to them, off
 	 * the client's path. NULL: nothing is known. */
 	const struct rt_limits *expected;
+	/* A create() or prepare() that takes long calls it about once a second, so that the claim
+	 * on the run is kept up. False: nobody wants the run any more; give up. NULL: nobody minds.
+	 */
+	bool (*wanted)(void *ctx);
+	void *wanted_ctx;
+	struct rt_worktree worktree;
 };
 
 struct rt_file {
 	const char *path; /* clean and relative to the workspace */
 	const void *data;
 	size_t len;
-	mode_t mode;
+	mode_t mode; /* permissions; with S_IFDIR a directory, with S_IFLNK a link to data, else a
+			file */
 };
 
 struct rt_limits {
@@ -70,8 +86,9 @@ struct rt_plan {
 	size_t n_files;
 	struct rt_limits limits;
 	enum rt_network network;
-	bool stdin_open;  /* false: the command's stdin is at end of file from the start */
-	int workspace_fd; /* directory to bind at /workspace; -1: a tmpfs of limits.workspace_* */
+	bool stdin_open;   /* false: the command's stdin is at end of file from the start */
+	int workspace_fd;  /* directory to bind at /workspace; -1: a tmpfs of limits.workspace_* */
+	bool workspace_ro; /* it may be read only */
 };
 
 /* ---- what a driver says ---------------------------------------------------------------------- */
@@ -190,6 +207,11 @@ struct rt_known {
 };
 const struct rt_known *rt_known_at(size_t i); /* NULL past the end; table order is list order */
 const struct rt_known *rt_known_find(const char *name);
+
+/* May a repository in this directory be used by the runtime `worktree`? POLICY_UNSUPPORTED says
+ * that it is not below one of dirs, a list separated by commas. Whoever cannot even look for it
+ * leaves that to the driver, which asks once more. */
+int rt_worktree_allowed(const char *dirs, const char *path, struct sbx_error *e);
 
 /* Asks the driver, or for runtimes without one does the probe that finds its reasons. */
 void rt_preflight(const char *name, const struct rt_host *host, struct rt_preflight *out);

@@ -20,7 +20,7 @@ pc:libarchive=libarchive-dev'
 
 test_needs='
 cmd:python3=python3 cmd:bwrap=bubblewrap cmd:rsync=rsync static:busybox=busybox-static
-cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps cmd:curl=curl'
+cmd:git=git cmd:tar=tar cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps cmd:curl=curl'
 
 # Without these some tests are skipped, and say so.
 test_wishes='

@@ -414,6 +414,7 @@ int ns_build(struct ns_sandbox *sb, const char *image, int workspace_fd, enum ns
 	c.has_base = template >= 0;
 	if (r == 0)
 		r = configure(sb, &c, &d, stage, e);
+	c.workspace_ro = sb->bind_ro;
 	if (r == 0 && workspace_fd >= 0)
 		r = name_workspace(workspace_fd, &c, workspace, e);
 	if (r == 0) {

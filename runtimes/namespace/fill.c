@@ -62,13 +62,12 @@ static int take_tree(int tree, struct ns_root *root, struct ns_reply *r)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A new file in the place of whatever had the name. */
-static int replace(int workspace, const char *path, struct ns_reply *r)
+/* Where a new entry goes: the directory it is made in, with everything that leads there. */
+static int open_parent(int workspace, const char *path, const char **ret_name, struct ns_reply *r)
 {
-	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	const char *slash = strrchr(path, '/');
 	char parent[SBX_PATH_MAX + 1] = ".";
-	sbx_autoclose int dir = -1;
-	int fd, rc = sbx_mkdirs_beneath(workspace, path, 0755);
+	int dir, rc = sbx_mkdirs_beneath(workspace, path, 0755);
 
 	if (rc < 0)
 		return ns_fail(r, NS_STAGE_FILES, -rc, "cannot make the directories of '%.180s'",
@@ -79,12 +78,50 @@ static int replace(int workspace, const char *path, struct ns_reply *r)
 	if (dir < 0)
 		return ns_fail(r, NS_STAGE_FILES, -dir, "cannot open the directory of '%.180s'",
 			       path);
+	*ret_name = slash ? slash + 1 : path;
+	return dir;
+}
+
+/* A new file in the place of whatever had the name. */
+static int replace(int workspace, const char *path, struct ns_reply *r)
+{
+	const char *name = NULL;
+	sbx_autoclose int dir = open_parent(workspace, path, &name, r);
+	int fd;
+
+	if (dir < 0)
+		return -1;
 	fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0 && errno == EEXIST && unlinkat(dir, name, 0) == 0)
 		fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return ns_fail(r, NS_STAGE_FILES, errno, "cannot write the file '%.180s'", path);
 	return fd;
+}
+
+static int make_directory(int workspace, const char *path, struct ns_reply *r)
+{
+	const char *name = NULL;
+	sbx_autoclose int dir = open_parent(workspace, path, &name, r);
+
+	if (dir < 0)
+		return -1;
+	if (mkdirat(dir, name, 0755) < 0 && errno != EEXIST)
+		return ns_fail(r, NS_STAGE_FILES, errno, "cannot make the directory '%.180s'",
+			       path);
+	return 0;
+}
+
+static int make_link(int workspace, const char *path, const char *target, struct ns_reply *r)
+{
+	const char *name = NULL;
+	sbx_autoclose int dir = open_parent(workspace, path, &name, r);
+
+	if (dir < 0)
+		return -1;
+	if (symlinkat(target, dir, name) < 0)
+		return ns_fail(r, NS_STAGE_FILES, errno, "cannot make the link '%.180s'", path);
+	return 0;
 }
 
 /* Reads size bytes from the socket into fd, or to nowhere when fd is -1: after a failure the rest
@@ -109,31 +146,52 @@ static int copy_in(int sock, int fd, uint64_t size, bool *ret_lost)
 	return err;
 }
 
-static int take_file(int sock, int workspace, bool failed, struct ns_reply *r)
+static int take_content(int sock, int workspace, const char *path, const struct ns_file *f,
+			bool failed, struct ns_reply *r)
 {
-	char path[SBX_PATH_MAX + 1];
-	sbx_autoclose int fd = -1;
+	sbx_autoclose int fd = failed ? -1 : replace(workspace, path, r);
 	bool lost = false;
-	struct ns_file f;
-	int err;
+	int err = copy_in(sock, fd, f->size, &lost);
 
-	if (ns_recv(sock, &f, sizeof(f), NULL) < 0 || f.path_size > sizeof(path) ||
-	    f.path_size == 0 || ns_recv(sock, path, f.path_size, NULL) < 0)
-		_exit(1); /* no runner, no sandbox */
-	path[f.path_size - 1] = '\0';
-	if (!failed)
-		fd = replace(workspace, path, r);
-	err = copy_in(sock, fd, f.size, &lost);
 	if (lost)
 		_exit(1);
-	if (failed || fd < 0)
+	if (fd < 0)
 		return -1;
-	if (!err && fchmod(fd, f.mode & 0777) < 0)
+	if (!err && fchmod(fd, f->mode & 0777) < 0)
 		err = errno;
 	/* Some file systems tell only at the end that there was no room. */
 	if (close(sbx_steal_fd(&fd)) < 0 && !err)
 		err = errno;
 	return err ? ns_fail(r, NS_STAGE_FILES, err, "cannot write the file '%.180s'", path) : 0;
+}
+
+/* Links and directories come whole: a link's size was checked before it was sent. */
+static int take_other(int sock, int workspace, const char *path, const struct ns_file *f,
+		      bool failed, struct ns_reply *r)
+{
+	char target[SBX_PATH_MAX + 1];
+
+	if (f->size > SBX_PATH_MAX || ns_recv(sock, target, f->size, NULL) < 0)
+		_exit(1);
+	target[f->size] = '\0';
+	if (failed)
+		return -1;
+	return S_ISDIR(f->mode) ? make_directory(workspace, path, r)
+				: make_link(workspace, path, target, r);
+}
+
+static int take_file(int sock, int workspace, bool failed, struct ns_reply *r)
+{
+	char path[SBX_PATH_MAX + 1];
+	struct ns_file f;
+
+	if (ns_recv(sock, &f, sizeof(f), NULL) < 0 || f.path_size > sizeof(path) ||
+	    f.path_size == 0 || ns_recv(sock, path, f.path_size, NULL) < 0)
+		_exit(1); /* no runner, no sandbox */
+	path[f.path_size - 1] = '\0';
+	return S_ISDIR(f.mode) || S_ISLNK(f.mode)
+		       ? take_other(sock, workspace, path, &f, failed, r)
+		       : take_content(sock, workspace, path, &f, failed, r);
 }
 
 /* ---- cwd ------------------------------------------------------------------------------------- */

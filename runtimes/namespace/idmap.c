@@ -68,7 +68,7 @@ static int map_namespace(const struct stat *disk, uid_t uid)
 	return fd;
 }
 
-int ns_workspace_tree(int fd, uid_t uid, int *ret, struct sbx_error *e)
+int ns_workspace_tree(int fd, uid_t uid, bool read_only, int *ret, struct sbx_error *e)
 {
 	struct mount_attr set = { .attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 	sbx_autoclose int tree =
@@ -79,6 +79,8 @@ int ns_workspace_tree(int fd, uid_t uid, int *ret, struct sbx_error *e)
 	if (tree < 0 || fstat(tree, &st) < 0)
 		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
 				      "cannot take the workspace into the sandbox");
+	if (read_only)
+		set.attr_set |= MOUNT_ATTR_RDONLY;
 	if (st.st_uid != uid || st.st_gid != uid) {
 		map = map_namespace(&st, uid);
 		if (map < 0)

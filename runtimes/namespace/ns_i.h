@@ -106,6 +106,7 @@ struct ns_config {
 	const char *workspace; /* bound by name; NULL: a tmpfs */
 	dev_t workspace_dev;
 	ino_t workspace_ino;
+	bool workspace_ro;
 	bool own_ids;  /* the runner gives ids of their own (it is root) */
 	bool has_base; /* cloned within a template: the read-only part is there */
 	bool has_net;  /* cloned within a network namespace */
@@ -192,6 +193,7 @@ struct ns_sandbox {
 	struct ns_net *net;   /* owned; NULL: init's own */
 	char *image;	      /* owned; NULL: "host" */
 	bool has_bound;	      /* the workspace was bound when the root was built */
+	bool bind_ro;	      /* and is to be bound read-only */
 	bool own_ids;
 	uid_t uid; /* the command's user, outside */
 
@@ -244,7 +246,7 @@ int ns_loopback_up(void);    /* in the caller's; -1 with errno set */
 int ns_await(int sock, int *ret_fd, enum ns_stage *stage, enum sbx_code code, struct sbx_error *e);
 bool ns_is_root(void); /* may give sandboxes ids of their own */
 /* A detached mount of the directory in which the owner of its files is `uid`. */
-int ns_workspace_tree(int fd, uid_t uid, int *ret, struct sbx_error *e);
+int ns_workspace_tree(int fd, uid_t uid, bool read_only, int *ret, struct sbx_error *e);
 
 int ns_prepare(struct rt_sandbox *sb, const struct rt_plan *p, struct sbx_error *e);
 /* Fits a new sandbox to limits, for a plan that has them and asks for nothing else. */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/auto.h"
 #include "base/fs.h"
@@ -46,6 +47,7 @@ static int fit_build(struct ns_sandbox *sb, const struct rt_plan *p, struct sbx_
 	if (sb->pid > 0 && same_image(sb->image, p->image_path) && bind < 0 && !sb->has_bound)
 		return 0;
 	ns_teardown(sb);
+	sb->bind_ro = p->workspace_ro;
 	return ns_build(sb, p->image_path, bind, &stage, e);
 }
 
@@ -147,6 +149,11 @@ static int check_files(const struct rt_plan *p, struct sbx_error *e)
 		if (problem)
 			return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the path of file %zu %s", i,
 					problem);
+		if ((S_ISLNK(p->files[i].mode) || S_ISDIR(p->files[i].mode)) &&
+		    p->files[i].len > SBX_PATH_MAX)
+			return sbx_fail(e, SBX_E_RUNTIME_ERROR,
+					"the target of link %zu is longer than %d bytes", i,
+					SBX_PATH_MAX);
 	}
 	return 0;
 }
@@ -199,7 +206,7 @@ static int fit(struct ns_sandbox *sb, const struct rt_plan *p, struct sbx_error 
 	if (p->n_files)
 		r = set_limits(sb, &p->limits, e);
 	if (r == 0 && p->workspace_fd >= 0 && sb->own_ids)
-		r = ns_workspace_tree(p->workspace_fd, sb->uid, &tree, e);
+		r = ns_workspace_tree(p->workspace_fd, sb->uid, p->workspace_ro, &tree, e);
 	if (r < 0)
 		return r;
 	/* A failure to send is a dead init; its answer, or the lack of one, says more. */

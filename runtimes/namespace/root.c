@@ -60,6 +60,8 @@ static int bind_workspace(const struct ns_config *c, struct ns_reply *r)
 		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot open the workspace");
 	if (st.st_dev != c->workspace_dev || st.st_ino != c->workspace_ino)
 		return ns_fail(r, NS_STAGE_MOUNT, ESTALE, "the workspace has been replaced");
+	if (c->workspace_ro)
+		set.attr_set |= MOUNT_ATTR_RDONLY;
 	if (mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &set, sizeof(set)) < 0)
 		return ns_fail(r, NS_STAGE_MOUNT, errno, "cannot protect the workspace");
 	return ns_attach(tree, "workspace", r);

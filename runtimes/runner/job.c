@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/timerfd.h>
 
@@ -323,6 +324,28 @@ static void tick(void *ctx)
 		job_renew(j, now);
 }
 
+/* For a driver in a long step: is it to go on? */
+static bool wanted(void *ctx)
+{
+	struct job *j = ctx;
+
+	job_bell(j);
+	tick(j);
+	if (sbx_boot_us() - j->claimed_us > j->spec->startup_timeout_sec * SBX_SECOND_US)
+		j->end.startup_timed_out = true;
+	return !j->end.cancelled && !j->lost_claim && !j->end.startup_timed_out;
+}
+
+/* Does the command work in the session's own directory, and not on a copy? */
+static bool works_in_session(const struct job *j)
+{
+	struct stat session, own;
+
+	return j->plan.workspace >= 0 &&
+	       (fstat(j->plan.workspace, &session) < 0 || fstat(j->fds.workspace, &own) < 0 ||
+		(session.st_dev == own.st_dev && session.st_ino == own.st_ino));
+}
+
 static int begin(struct job *j, struct sbx_error *e)
 {
 	int rc;
@@ -338,6 +361,10 @@ static int begin(struct job *j, struct sbx_error *e)
 		rc = check_room(j, e);
 	if (rc == 0)
 		rc = j->r->driver->prepare(j->r->sandbox, &j->plan.plan, e);
+	if (rc < 0 && (j->end.cancelled || j->lost_claim || j->end.startup_timed_out)) {
+		sbx_error_clear(e); /* the driver gave up because it was told to */
+		return 0;
+	}
 	if (rc < 0)
 		return rc;
 	tick(j);
@@ -365,7 +392,7 @@ static int begin(struct job *j, struct sbx_error *e)
 	j->deadline_us = j->started_us + j->spec->timeout_sec * SBX_SECOND_US;
 	job_ctl(j); /* signals that came before there was anybody to take them */
 	j->announce_us = j->started_us + ANNOUNCE_US;
-	if (j->plan.workspace >= 0)
+	if (works_in_session(j))
 		j->measure_us = j->announce_us;
 	return 0;
 }
@@ -516,6 +543,8 @@ bool job_run(struct runner *r, const struct orch_order *order)
 	j.renew_us = j.claimed_us + r->settings->run_claim_lease_sec * SBX_SECOND_US / 3;
 	r->tick = tick;
 	r->tick_ctx = &j;
+	r->host.wanted = wanted;
+	r->host.wanted_ctx = &j;
 	crash_point("claimed");
 	rc = load(&j, order, &e);
 	if (rc == 0)
@@ -534,6 +563,7 @@ bool job_run(struct runner *r, const struct orch_order *order)
 			finish(&j);
 	}
 	r->tick = NULL;
+	r->host.wanted = NULL;
 	job_clear(&j);
 	return known && !j.unrecorded;
 }

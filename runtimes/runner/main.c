@@ -95,6 +95,13 @@ static void fill_host(struct runner *r, const struct args *a)
 		.uid_range = (uint32_t)r->settings->uid_range,
 		.cgroup_root = r->settings->cgroup_root,
 		.landlock = r->settings->landlock,
+		.worktree = {
+			.allowed_dirs = r->settings->worktree_allowed_dirs,
+			.env = r->settings->worktree_env,
+			.depth = r->settings->worktree_depth,
+			.dirty_is_head = strcmp(r->settings->worktree_dirty, "head") == 0,
+			.deny_all = r->settings->worktree_deny_all,
+		},
 	};
 }
 

@@ -17,7 +17,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../lib"))
 import sbx  # noqa: E402
 
-BOTH = ("standard", "untrusted")
+# The runtime whose sandboxes are tried, and what it needs to be set.
+RUNTIME = os.environ.get("SBX_ESCAPE_RUNTIME", "namespace")
+BOTH = ("standard",) if RUNTIME == "worktree" else ("standard", "untrusted")
+RUNTIME_SETTINGS = {"default_runtime": RUNTIME, **{
+    "worktree": {"worktree_deny_all": "true"},
+}.get(RUNTIME, {})}
 
 
 class Row:
@@ -261,7 +266,7 @@ class Attempts(unittest.TestCase):
     def setUpClass(cls):
         cls.canaries = Canaries()
         cls.addClassCleanup(cls.canaries.close)
-        cls.m = sbx.Mount(settings=cls.settings, env={"SBX_CANARY": cls.canaries.mark}, where=cls.where)
+        cls.m = sbx.Mount(settings={**RUNTIME_SETTINGS, **cls.settings}, env={"SBX_CANARY": cls.canaries.mark}, where=cls.where)
         cls.m.start()
         cls.addClassCleanup(cls.m.close)
         cls.canary = dict(cls.canaries.c, state=cls.m.state, mnt=cls.m.mnt, server=cls.m.proc.pid)

@@ -13,6 +13,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import fskit  # noqa: E402
+import gitkit  # noqa: E402
 import sbx  # noqa: E402
 
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18
@@ -152,6 +153,42 @@ class Ordinary(unittest.TestCase):
             m.kill()
             m.start()
             self.assertEqual(run.stdout, b"old\n")
+
+
+@unittest.skipIf(reason_not_to(), reason_not_to() or "")
+class Worktree(unittest.TestCase):
+    """Repositories and workspaces are bound by name here, and their files keep their owner."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.ground = gitkit.Ground().__enter__()
+        cls.addClassCleanup(cls.ground.__exit__)
+        cls.repo = cls.ground.repo("r")
+        cls.repo.commit([("f", b"committed\n"), ("private", b"p\n", 0o600)])
+        cls.m = sbx.Mount(settings={"worktree_deny_all": "true", "worktree_allowed_dirs": cls.ground.base,
+                                    "images": "r=" + cls.repo.path, "default_runtime": "worktree"})
+        cls.m.start()
+        cls.addClassCleanup(cls.m.close)
+
+    def test_a_repository(self):
+        before = self.repo.fingerprint()
+        for _ in range(2):
+            run = self.m.run({"base_image": "r", "command": ["sh", "-c", "cat f private; git status --porcelain; id -u;"
+                                                             "echo x >f; ls %s" % self.ground.base]})
+            self.assertEqual((run.exit, run.stdout), ("2", b"committed\np\n1000\n"), run.stderr)
+        self.assertEqual(self.repo.fingerprint(), before)
+
+    def test_a_session(self):
+        session = os.path.join(self.m.mnt, "sessions/s")
+        os.mkdir(session)
+        with open(os.path.join(session, "status.json")) as f:
+            doc = json.load(f)
+        with open(os.path.join(session, "workspace/f"), "w") as f:
+            f.write("of the session\n")
+        run = self.m.run({"session_id": doc["id"], "command": ["sh", "-c", "cat f; git log --format=%an; echo x >f"]})
+        self.assertEqual((run.exit, run.stdout), ("0", b"of the session\ntldw\n"), run.stderr)
+        with open(os.path.join(session, "workspace/f")) as f:
+            self.assertEqual(f.read(), "of the session\n")
 
 
 STAGE = "/mnt"  # covered in the mount namespace of this test

@@ -69,6 +69,7 @@ static int prepare(struct rt_sandbox *sb, const struct job *j, struct sbx_error 
 		.network = RT_NET_DENY_ALL,
 		.stdin_open = j->input,
 		.workspace_fd = j->workspace_fd ? j->workspace_fd : -1,
+		.workspace_ro = j->workspace_ro,
 	};
 	const char *const *envp = j->envp ? j->envp : plain_env;
 	sbx_autofree char *program = NULL;

@@ -20,7 +20,8 @@ struct job {
 	size_t n_files;
 	struct rt_limits limits;
 	int workspace_fd; /* 0: none */
-	bool probe;	  /* put the probe into the workspace; argv[0] is then "./probe" */
+	bool workspace_ro;
+	bool probe; /* put the probe into the workspace; argv[0] is then "./probe" */
 };
 
 struct live {

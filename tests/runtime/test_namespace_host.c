@@ -231,7 +231,7 @@ static void session__a_map_does_not_outlive_its_maker(void **state)
 		int tree = -1;
 
 		if (setenv("SBX_CRASH_AT", "mapping", 1) == 0)
-			(void)ns_workspace_tree(fd, FREE_UID + 1, &tree, NULL);
+			(void)ns_workspace_tree(fd, FREE_UID + 1, false, &tree, NULL);
 		_exit(1);
 	}
 	close(pair[1]);

@@ -65,8 +65,15 @@ static void operator__shape_and_judgement(void **state)
 			 "code severity section message endpoint dry_run_required");
 		IS(o, "recommended_actions.0.section", "\"runtime_readiness\"");
 	}
-	/* A runtime without a boundary that can be used. */
+	/* Runtimes without a boundary that could be used, and none takes a run. */
 	reread(h, NULL, EVERYTHING);
+	{
+		sbx_autojson *o = VIEW(orch_view_operator(&h->o, out, e));
+
+		IS(o, "overall_status", "\"ready\"");
+	}
+	/* Now one does. */
+	reread(h, (const char *const[]){ "worktree_deny_all=true", NULL }, EVERYTHING);
 	{
 		sbx_autojson *o = VIEW(orch_view_operator(&h->o, out, e));
 

@@ -82,7 +82,6 @@ static void probe__programs_that_are_missing(void **state)
 	reasons_are("firecracker", "firecracker_unavailable");
 	reasons_are("lima", "limactl_missing");
 	reasons_are("qemu", "qemu_missing real_execution_not_implemented");
-	reasons_are("worktree", "git_too_old_or_missing unshare_required_on_linux");
 }
 
 static void probe__macos_runtimes_say_what_they_lack(void **state)
@@ -111,12 +110,6 @@ static void probe__a_program_alone_makes_nothing_available(void **state)
 		reasons_are(rows[i][1], "real_execution_not_implemented");
 		drop(rows[i][0]);
 	}
-	put("git", 0755);
-	reasons_are("worktree", "unshare_required_on_linux");
-	put("unshare", 0755);
-	reasons_are("worktree", "real_execution_not_implemented");
-	drop("git");
-	drop("unshare");
 }
 
 static void probe__only_executable_files_count(void **state)
