@@ -28,6 +28,34 @@ enum rt_network { RT_NET_DENY_ALL = 1, RT_NET_ALLOWLIST };
 
 struct rt_limits;
 
+/*
+ * How a driver waits for something outside without being deaf: on its own descriptors and `bell`.
+ * turn() is called first, then when the bell is readable, and when the boot-clock time has come
+ * that it returned last; it says until when to wait now, or RT_GIVE_UP: the step fails at once with
+ * INTERRUPTED, and the caller knows why. `counts`: the startup timeout goes on from now on; else it
+ * stands still until the next call.
+ */
+#define RT_GIVE_UP INT64_C(-1)
+struct rt_waiting {
+	int bell; /* -1: none */
+	int64_t (*turn)(void *ctx, bool counts);
+	void *ctx;
+};
+
+/* What the docker runtime is told; all borrowed. */
+struct rt_docker {
+	const char *host;	   /* socket of the engine, "/path" or "unix:///path" */
+	const char *seccomp;	   /* file with a profile; NULL: the engine's own */
+	const char *apparmor;	   /* name of a profile; NULL: the engine's own */
+	const char *default_image; /* of a sandbox that is made ahead */
+	const char *programs;	   /* directory of our programs; NULL: where this one is */
+	uint32_t uid, gid;	   /* of the command, inside */
+	int64_t nproc;		   /* RLIMIT_NPROC */
+	bool pull;		   /* whether images that are not there are fetched */
+	int64_t pull_timeout_sec;
+	bool warm; /* whether create() starts a container ahead */
+};
+
 /* Facts about the host and the operator's wishes, the same for every run. All borrowed. */
 struct rt_host {
 	const char *state_dir;	/* must never be visible in a sandbox */
@@ -36,6 +64,9 @@ struct rt_host {
 	uint32_t uid_range;
 	const char *cgroup_root; /* where our leaves go; NULL: <own cgroup>/sandboxfs */
 	bool landlock; /* use it where the kernel has it (default); false only by setting */
+	const struct rt_docker *docker; /* NULL: the defaults of the settings */
+	/* During create(), prepare() and start(); NULL: nobody wants to interrupt them. */
+	const struct rt_waiting *waiting;
 	/* What the next plan's limits will probably be: create() may fit the sandbox to them, off
 	 * the client's path. NULL: nothing is known. */
 	const struct rt_limits *expected;
@@ -63,8 +94,11 @@ struct rt_plan {
 	const char *run_id; /* for labels */
 	int64_t generation;
 	const char *image_path; /* host directory with the root file system; NULL: image "host" */
+	const char *image_name; /* as the document has it, for drivers with images_by_name */
 	char *const *argv;	/* NULL-terminated, at least one */
 	char *const *envp;	/* NULL-terminated NAME=value, complete */
+	size_t n_env_defaults;	/* the first so many of envp are ours, and an image may know better
+				 */
 	const char *cwd;	/* absolute, inside; made when it is below /workspace and missing */
 	const struct rt_file *files;
 	size_t n_files;
@@ -118,8 +152,16 @@ struct rt_preflight {
 };
 void rt_preflight_clear(struct rt_preflight *p);
 
+/* What a driver found out about where a run executes; borrowed from the sandbox. NULL: not known.
+ */
+struct rt_facts {
+	const char *image_digest, *runtime_version;
+};
+
 struct rt_driver {
 	const char *name;
+	bool images_by_name; /* it finds images itself: a plan has an image_name and no image_path
+			      */
 
 	/* Required. Tries the thing itself, with a time limit of its own (a few seconds), and
 	 * leaves nothing behind. Always fills *out. */
@@ -129,8 +171,9 @@ struct rt_driver {
 	 * is done here (namespaces, default image, cgroup leaf), off the client's path. */
 	int (*create)(const struct rt_host *host, struct rt_sandbox **ret, struct sbx_error *e);
 
-	/* Required. Everything up to exec. RUNTIME_ERROR, IMAGE_NOT_FOUND, WORKSPACE_CAP (files do
-	 * not fit), POLICY_UNSUPPORTED (a limit cannot be enforced). */
+	/* Required. Everything up to exec. RUNTIME_ERROR, RUNTIME_UNAVAILABLE, IMAGE_NOT_FOUND,
+	 * WORKSPACE_CAP (files do not fit), POLICY_UNSUPPORTED (a limit cannot be enforced),
+	 * INTERRUPTED (see struct rt_waiting). */
 	int (*prepare)(struct rt_sandbox *sb, const struct rt_plan *plan, struct sbx_error *e);
 
 	/* Required. The command runs; returns when execve happened or failed (then reap() tells).
@@ -147,6 +190,9 @@ struct rt_driver {
 
 	/* Required. CPU time and memory peak so far, for live usage; cheap. */
 	void (*usage)(struct rt_sandbox *sb, uint64_t *cpu_us, uint64_t *peak_bytes);
+
+	/* Optional. Whenever prepare() was called, whatever came of it. */
+	void (*facts)(const struct rt_sandbox *sb, struct rt_facts *out);
 
 	/* Required. Kills what lives, waits for it, removes every outside thing, frees sb. In any
 	 * state, also half-made. NULL is fine. */

@@ -16,6 +16,7 @@ pc:libseccomp=libseccomp-dev pc:inih=libinih-dev pc:libcrypto=libssl-dev
 pc:libarchive=libarchive-dev
 pc:cmocka=libcmocka-dev
 pc:libmicrohttpd=libmicrohttpd-dev pc:gnutls=libgnutls28-dev hdr:wslay/wslay.h=libwslay-dev pc:libjwt=libjwt-dev
+pc:libcurl=libcurl4-openssl-dev
 pc:libarchive=libarchive-dev'
 
 test_needs='

@@ -7,14 +7,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include "base/auto.h"
 #include "base/fs.h"
+#include "runtimes/inside_i.h"
 
 enum {
 	COPY_SIZE = 64 << 10,
@@ -62,31 +60,6 @@ static int take_tree(int tree, struct ns_root *root, struct ns_reply *r)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A new file in the place of whatever had the name. */
-static int replace(int workspace, const char *path, struct ns_reply *r)
-{
-	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	char parent[SBX_PATH_MAX + 1] = ".";
-	sbx_autoclose int dir = -1;
-	int fd, rc = sbx_mkdirs_beneath(workspace, path, 0755);
-
-	if (rc < 0)
-		return ns_fail(r, NS_STAGE_FILES, -rc, "cannot make the directories of '%.180s'",
-			       path);
-	if (slash)
-		(void)snprintf(parent, sizeof(parent), "%.*s", (int)(slash - path), path);
-	dir = sbx_open_beneath(workspace, parent, O_PATH | O_DIRECTORY, 0);
-	if (dir < 0)
-		return ns_fail(r, NS_STAGE_FILES, -dir, "cannot open the directory of '%.180s'",
-			       path);
-	fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0 && errno == EEXIST && unlinkat(dir, name, 0) == 0)
-		fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return ns_fail(r, NS_STAGE_FILES, errno, "cannot write the file '%.180s'", path);
-	return fd;
-}
-
 /* Reads size bytes from the socket into fd, or to nowhere when fd is -1: after a failure the rest
  * must still be read, because the runner reads no answer before it has sent everything. Returns 0
  * or an errno of writing; *ret_lost is set when the socket itself failed. */
@@ -112,6 +85,7 @@ static int copy_in(int sock, int fd, uint64_t size, bool *ret_lost)
 static int take_file(int sock, int workspace, bool failed, struct ns_reply *r)
 {
 	char path[SBX_PATH_MAX + 1];
+	const char *what;
 	sbx_autoclose int fd = -1;
 	bool lost = false;
 	struct ns_file f;
@@ -121,8 +95,12 @@ static int take_file(int sock, int workspace, bool failed, struct ns_reply *r)
 	    f.path_size == 0 || ns_recv(sock, path, f.path_size, NULL) < 0)
 		_exit(1); /* no runner, no sandbox */
 	path[f.path_size - 1] = '\0';
-	if (!failed)
-		fd = replace(workspace, path, r);
+	if (!failed) {
+		fd = rt_place_file(workspace, path, &what);
+		if (fd < 0)
+			(void)ns_fail(r, NS_STAGE_FILES, -fd, "cannot %s the file '%.180s'", what,
+				      path);
+	}
 	err = copy_in(sock, fd, f.size, &lost);
 	if (lost)
 		_exit(1);
@@ -140,31 +118,12 @@ static int take_file(int sock, int workspace, bool failed, struct ns_reply *r)
 
 static int make_cwd(int workspace, const char *cwd, struct ns_reply *r)
 {
-	static const char below[] = "/workspace/";
-	struct open_how how = {
-		.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
-		.resolve = RESOLVE_NO_MAGICLINKS,
-	};
-	sbx_autoclose int fd = (int)syscall(SYS_openat2, AT_FDCWD, cwd, &how, sizeof(how));
-	char path[SBX_PATH_MAX + 1];
-	size_t n;
-	int rc;
+	const char *what;
+	int rc = rt_place_cwd(workspace, cwd, &what);
 
-	if (fd >= 0)
-		return 0;
-	if (errno != ENOENT || strncmp(cwd, below, strlen(below)) != 0)
-		return ns_fail(r, NS_STAGE_FILES, errno, "cannot use '%.180s' as cwd", cwd);
-	n = (size_t)snprintf(path, sizeof(path), "%s", cwd + strlen(below));
-	while (n && path[n - 1] == '/')
-		path[--n] = '\0';
-	if (sbx_path_problem(path, n))
-		return ns_fail(r, NS_STAGE_FILES, EINVAL, "the cwd '%.180s' %s", cwd,
-			       sbx_path_problem(path, n));
-	rc = sbx_mkdirs_beneath(workspace, path, 0755);
-	if (rc < 0 || (mkdirat(workspace, path, 0755) < 0 && errno != EEXIST))
-		return ns_fail(r, NS_STAGE_FILES, rc < 0 ? -rc : errno,
-			       "cannot make the cwd '%.180s'", cwd);
-	return 0;
+	if (rc > 0)
+		return ns_fail(r, NS_STAGE_FILES, EINVAL, "the cwd '%.180s' %s", cwd, what);
+	return rc < 0 ? ns_fail(r, NS_STAGE_FILES, -rc, "cannot %s '%.180s' as cwd", what, cwd) : 0;
 }
 
 int ns_fill_workspace(int sock, int tree, struct ns_root *root, struct ns_reply *r)

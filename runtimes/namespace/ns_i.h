@@ -247,8 +247,6 @@ int ns_loopback_up(void);    /* in the caller's; -1 with errno set */
 /* One reply of init (with a descriptor) or of the command. */
 int ns_await(int sock, int *ret_fd, enum ns_stage *stage, enum sbx_code code, struct sbx_error *e);
 bool ns_is_root(void); /* may give sandboxes ids of their own */
-/* A detached mount of the directory in which the owner of its files is `uid`. */
-int ns_workspace_tree(int fd, uid_t uid, int *ret, struct sbx_error *e);
 
 int ns_prepare(struct rt_sandbox *sb, const struct rt_plan *p, struct sbx_error *e);
 /* Fits a new sandbox to limits, for a plan that has them and asks for nothing else. */

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -88,6 +89,20 @@ static int parse_args(int argc, char **argv, struct args *a)
 
 static void fill_host(struct runner *r, const struct args *a)
 {
+	const struct orch_settings *s = r->settings;
+
+	r->docker = (struct rt_docker){
+		.host = s->docker_host,
+		.seccomp = s->docker_seccomp,
+		.apparmor = s->docker_apparmor_profile,
+		.default_image = s->docker_default_image,
+		.uid = (uint32_t)s->docker_default_uid,
+		.gid = (uint32_t)s->docker_default_gid,
+		.nproc = s->ulimit_nproc,
+		.pull = s->docker_pull,
+		.pull_timeout_sec = s->docker_pull_timeout_sec,
+		.warm = s->docker_warm,
+	};
 	r->host = (struct rt_host){
 		.state_dir = a->state,
 		.mountpoint = a->mountpoint,
@@ -95,7 +110,12 @@ static void fill_host(struct runner *r, const struct args *a)
 		.uid_range = (uint32_t)r->settings->uid_range,
 		.cgroup_root = r->settings->cgroup_root,
 		.landlock = r->settings->landlock,
+		.docker = &r->docker,
 	};
+	if (s->docker_warm && strcmp(s->default_runtime, "docker") == 0) {
+		plan_expect(r, &r->last_limits);
+		r->host.expected = &r->last_limits;
+	}
 }
 
 /* What dead runners left behind. A new runner mostly takes the place of one. */
@@ -133,19 +153,33 @@ static int preflight(struct runner *r)
 										      : EX_IOERR;
 }
 
+/* While a sandbox is made ahead: a door that is gone wants none any more, and whatever it says else
+ * it says to a runner that is ready. */
+static int64_t while_idle(void *ctx, bool counts)
+{
+	const struct runner *r = ctx;
+	struct pollfd p = { .fd = r->door, .events = POLLIN };
+
+	(void)counts;
+	return poll(&p, 1, 0) > 0 ? RT_GIVE_UP : INT64_MAX;
+}
+
 /* A sandbox for whatever comes next. Not being able to make one is not the end: the run that
  * comes will say why. */
 static void warm_up(struct runner *r)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 	const struct rt_driver *d = rt_driver_find(r->settings->default_runtime);
+	const struct rt_waiting waiting = { .bell = r->door, .turn = while_idle, .ctx = r };
 
 	if (!d || r->sandbox)
 		return;
 	r->driver = d;
+	r->host.waiting = &waiting;
 	if (d->create(&r->host, &r->sandbox, &e) < 0)
 		sbx_log(SBX_LOG_WARNING, "cannot prepare a sandbox ahead code=%s error=\"%s\"",
 			sbx_code_name(e.code), e.message);
+	r->host.waiting = NULL;
 }
 
 static bool say_ready(struct runner *r)
