@@ -2,6 +2,7 @@
 /* Runner: containers, from create to remove. */
 #include "runtimes/docker/dk_i.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,13 +15,9 @@
 #include "base/crash.h"
 #include "base/fs.h"
 
-static bool left_over;
-static bool unsettled; /* the engine may still be making what nobody waited for */
+enum { LABEL_MAX = 4096 };
 
-bool dk_left_over(void)
-{
-	return left_over;
-}
+static bool unsettled; /* the engine may still be making what nobody waited for */
 
 int dk_container_name(const struct rt_host *host, const char *place, char ret[DK_NAME_MAX],
 		      struct sbx_error *e)
@@ -129,6 +126,23 @@ static int start(struct dk_sandbox *sb, struct sbx_error *e)
 	return post(sb, "wait", NULL, DK_HELLO_MS, NULL, e);
 }
 
+/* An engine on a kernel without AppArmor takes any profile and uses none. */
+static int check_profile(const struct dk_sandbox *sb, struct sbx_error *e)
+{
+	const char *wanted = dk_settings(sb->host)->apparmor;
+	sbx_autofree char *label = NULL;
+	size_t n = wanted ? strlen(wanted) : 0;
+	char path[64];
+
+	(void)snprintf(path, sizeof(path), "/proc/%ld/attr/current", (long)sb->pid);
+	if (!wanted || (sbx_read_file(AT_FDCWD, path, LABEL_MAX, &label, NULL) == 0 &&
+			strncmp(label, wanted, n) == 0 && strchr(" \n", label[n])))
+		return 0;
+	return sbx_fail(
+		e, SBX_E_POLICY_UNSUPPORTED,
+		"the container does not have the profile that docker_apparmor_profile names");
+}
+
 int dk_container_make(struct dk_sandbox *sb, const char *image, const struct rt_limits *limits,
 		      const struct rt_plan *plan, struct sbx_error *e)
 {
@@ -151,6 +165,8 @@ int dk_container_make(struct dk_sandbox *sb, const char *image, const struct rt_
 		r = start(sb, e);
 	if (r == 0)
 		r = dk_hello(sb, e);
+	if (r == 0)
+		r = check_profile(sb, e);
 	if (r < 0)
 		return r;
 	sb->limits = *limits;
@@ -188,13 +204,14 @@ bool dk_container_gone(const struct rt_host *host, const char *name)
 
 	(void)snprintf(path, sizeof(path), "/containers/%s?force=1&v=1", name);
 	/* 409: somebody else is at it. */
-	return dk_call_firmly(host, &ask, &a, NULL) == 0 &&
+	return dk_call(host, &ask, &a, NULL) == 0 &&
 	       (a.status == 204 || a.status == 404 || a.status == 409);
 }
 
 void dk_container_remove(struct dk_sandbox *sb)
 {
 	char name[DK_NAME_MAX];
+	struct rt_host firm = *sb->host; /* whoever has given up wants this all the more */
 	bool gone = !sb->created;
 
 	/* Process 1 ends with either of these, also when nobody removes the container. */
@@ -202,18 +219,14 @@ void dk_container_remove(struct dk_sandbox *sb)
 		(void)syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0);
 	sbx_closep(&sb->sock);
 	dk_place_shut(&sb->place);
+	firm.waiting = NULL;
 	if (unsettled)
 		dk_engine_settle(DK_STEP_MS);
 	unsettled = false;
 	if (!gone && dk_container_name(sb->host, sb->place.name, name, NULL) == 0)
-		gone = dk_container_gone(sb->host, name);
-	left_over |= !gone;
+		gone = dk_container_gone(&firm, name);
 	crash_point("docker_removed");
-	if (!gone) { /* its directory stays, as the note of what there may be */
-		free(sb->place.path);
-		sb->place.path = NULL;
-	}
-	dk_place_remove(&sb->place);
+	dk_place_remove(&sb->place, gone);
 	cg_watch_close(&sb->watch);
 	dk_image_clear(&sb->image);
 	free(sb->image_name);

@@ -132,8 +132,10 @@ int dk_place_make(const struct rt_host *host, int workspace_fd, struct dk_place 
 		  struct sbx_error *e);
 /* Nobody else can connect any more. */
 void dk_place_shut(struct dk_place *p);
-/* Removes everything. NULL is fine, and so is what is half-made. */
-void dk_place_remove(struct dk_place *p);
+/* Removes everything; what is half-made is fine. Not gone: there may still be a container of the
+ * name, and the directory stays as a note for any process that sweeps. */
+void dk_place_remove(struct dk_place *p, bool gone);
+#define DK_LEFT "left." /* then stands in front of the name of the directory */
 /* "PID-START": who we are, as far as names and labels go. */
 void dk_owner(char ret[64]);
 /* Is the process named by the first two parts of this name gone? */
@@ -180,8 +182,6 @@ bool dk_container_gone(const struct rt_host *host, const char *name);
 /* The name of the container that belongs to a place. */
 int dk_container_name(const struct rt_host *host, const char *place, char ret[DK_NAME_MAX],
 		      struct sbx_error *e);
-/* An earlier container of this process could not be removed. */
-bool dk_left_over(void);
 
 /* ---- request.c: the body of a create --------------------------------------------------------- */
 

@@ -73,8 +73,7 @@ static int create(const struct rt_host *host, struct rt_sandbox **ret, struct sb
 	if (!sb)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a sandbox");
 	dk_sandbox_init(sb, host);
-	if (dk_left_over())
-		dk_sweep(host);
+	dk_sweep(host); /* what an engine that was away could not remove */
 	/* Only what is known can be made ahead: the sizes of the workspace are the container's. */
 	if (d->warm && host->expected)
 		r = dk_container_make(sb, d->default_image, host->expected, NULL, e);

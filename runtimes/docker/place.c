@@ -254,15 +254,27 @@ int dk_place_make(const struct rt_host *host, int workspace_fd, struct dk_place 
 	return workspace_fd < 0 ? 0 : take_workspace(host, workspace_fd, p, e);
 }
 
-void dk_place_remove(struct dk_place *p)
+/* The owner lives, and is done with it. */
+static void leave_note(const struct dk_place *p)
 {
-	if (!p)
-		return;
+	const char *slash = strrchr(p->path, '/');
+	sbx_autofree char *note = NULL;
+
+	if (asprintf(&note, "%.*s/" DK_LEFT "%s", (int)(slash - p->path), p->path, p->name) < 0)
+		note = NULL;
+	else
+		(void)rename(p->path, note);
+}
+
+void dk_place_remove(struct dk_place *p, bool gone)
+{
 	sbx_closep(&p->listener);
 	if (p->mounted)
 		(void)umount2(p->workspace, MNT_DETACH);
-	if (p->path)
+	if (p->path && gone)
 		(void)sbx_remove_tree(AT_FDCWD, p->path); /* crosses no mount */
+	else if (p->path)
+		leave_note(p);
 	free(p->workspace);
 	free(p->door);
 	free(p->path);

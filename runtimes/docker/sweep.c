@@ -27,19 +27,25 @@ enum {
 	GONE_MAX = 1024,
 };
 
-/* Ours are left over, too, when this process says so: it has no container now. */
-static bool is_gone(const char *name)
+/* A container's, by its label: its owner is dead, or has left a note that it could not remove it.
+ */
+static bool is_gone(int dir, const char *name)
 {
-	char owner[64];
-	size_t n;
+	char note[DK_NAME_MAX + sizeof(DK_LEFT)];
+	struct stat st;
 
-	dk_owner(owner);
-	n = strlen(owner);
-	return dk_owner_gone(name) ||
-	       (dk_left_over() && strncmp(name, owner, n) == 0 && name[n] == '-');
+	if (dk_owner_gone(name))
+		return true;
+	(void)snprintf(note, sizeof(note), DK_LEFT "%.*s", DK_NAME_MAX, name);
+	return *name && !strchr(name, '/') && fstatat(dir, note, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* The names of abandoned places; the count. Their mounts go at once. */
+static bool is_note(const char *name)
+{
+	return strncmp(name, DK_LEFT, sizeof(DK_LEFT) - 1) == 0;
+}
+
+/* The names of abandoned places; their number. */
 static size_t find_gone(int dir, char *names[GONE_MAX])
 {
 	int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -52,7 +58,8 @@ static size_t find_gone(int dir, char *names[GONE_MAX])
 		return 0;
 	}
 	while (n < GONE_MAX && (entry = readdir(d)))
-		if (entry->d_type == DT_DIR && is_gone(entry->d_name) &&
+		if (entry->d_type == DT_DIR &&
+		    (is_note(entry->d_name) || dk_owner_gone(entry->d_name)) &&
 		    (names[n] = strdup(entry->d_name)))
 			n++;
 	(void)closedir(d);
@@ -86,13 +93,13 @@ static struct json_object *list(const struct rt_host *host)
 		"/containers/json?all=1&filters=%%7B%%22label%%22%%3A%%5B%%22sandboxfs.state%%3D"
 		"%s%%22%%5D%%7D",
 		state);
-	if (dk_call_firmly(host, &ask, &a, NULL) < 0 || a.status != 200)
+	if (dk_call(host, &ask, &a, NULL) < 0 || a.status != 200)
 		return NULL;
 	return dk_answer_json(&a);
 }
 
 /* True: there is none of a dead owner left, as far as the engine knows. */
-static bool remove_all(const struct rt_host *host, struct json_object *containers)
+static bool remove_all(const struct rt_host *host, int dir, struct json_object *containers)
 {
 	int64_t until = sbx_boot_us() + SWEEP_SECONDS * SBX_SECOND_US;
 	bool all = true;
@@ -102,14 +109,15 @@ static bool remove_all(const struct rt_host *host, struct json_object *container
 		const char *id = dk_text(o, "Id");
 
 		(void)json_object_object_get_ex(o, "Labels", &labels);
-		if (!*id || strlen(id) >= DK_ID_MAX || !is_gone(dk_text(labels, "sandboxfs.owner")))
+		if (!*id || strlen(id) >= DK_ID_MAX ||
+		    !is_gone(dir, dk_text(labels, "sandboxfs.owner")))
 			continue;
 		all &= sbx_boot_us() < until && dk_container_gone(host, id);
 	}
 	return all;
 }
 
-static bool ask_and_remove(const struct rt_host *host)
+static bool ask_and_remove(const struct rt_host *host, int dir)
 {
 	bool all = false, was_open = dk_engine_fd() >= 0;
 	struct json_object *containers;
@@ -118,7 +126,7 @@ static bool ask_and_remove(const struct rt_host *host)
 		return false;
 	containers = list(host);
 	if (json_object_is_type(containers, json_type_array))
-		all = remove_all(host, containers);
+		all = remove_all(host, dir, containers);
 	json_object_put(containers);
 	if (!was_open)
 		dk_engine_close();
@@ -140,11 +148,9 @@ void dk_sweep(const struct rt_host *host)
 	sbx_autoclose int dir = -1;
 	sbx_autofree char *path = NULL;
 	char *names[GONE_MAX];
-	struct rt_host deaf = *host;
 	bool all;
 	size_t n;
 
-	deaf.waiting = NULL;
 	if (asprintf(&path, "%s/docker", host->state_dir) < 0) {
 		path = NULL;
 		return;
@@ -155,7 +161,7 @@ void dk_sweep(const struct rt_host *host)
 		return;
 	for (size_t i = 0; i < n; i++)
 		unmount(host, names[i]);
-	all = ask_and_remove(&deaf);
+	all = ask_and_remove(host, dir);
 	for (size_t i = 0; i < n; i++) {
 		if (all && is_settled(dir, names[i]))
 			(void)sbx_remove_tree(dir, names[i]);
