@@ -72,6 +72,7 @@ int dk_engine_open(const struct rt_host *host, struct sbx_error *e);
 /* Valid after dk_engine_open(). */
 const char *dk_engine_version(void); /* "20.10.24" */
 const char *dk_engine_api(void);     /* "1.41" */
+bool dk_engine_is_podman(void);
 void dk_engine_close(void);
 /* Asks and waits for the answer, whatever its status is. RUNTIME_UNAVAILABLE: there was none.
  * INTERRUPTED: host->waiting said so; the engine may still do what it was asked to. */

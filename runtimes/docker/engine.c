@@ -34,6 +34,7 @@ static struct {
 	bool pending;	 /* it has not been answered */
 	struct sbx_buf in;
 	char socket[108], version[DK_VERSION_MAX], api[16];
+	bool podman;
 } eng = { .sock = -1, .in = SBX_BUF_INIT(DK_BODY_MAX + 4096) };
 
 void dk_answer_clear(struct dk_answer *a)
@@ -393,6 +394,20 @@ const char *dk_engine_api(void)
 	return eng.api;
 }
 
+bool dk_engine_is_podman(void)
+{
+	return eng.podman;
+}
+
+static bool is_podman(struct json_object *o)
+{
+	struct json_object *parts = NULL;
+
+	return json_object_object_get_ex(o, "Components", &parts) &&
+	       json_object_is_type(parts, json_type_array) &&
+	       strncmp(dk_text(json_object_array_get_idx(parts, 0), "Name"), "Podman", 6) == 0;
+}
+
 /* The newest version that both know. */
 static int negotiate(struct json_object *o, struct sbx_error *e)
 {
@@ -407,6 +422,7 @@ static int negotiate(struct json_object *o, struct sbx_error *e)
 				"the engine speaks API 1.%d to 1.%d, supported are 1.%d to 1.%d",
 				oldest, newest, API_OLDEST, API_NEWEST);
 	(void)snprintf(eng.api, sizeof(eng.api), "1.%d", newest < API_NEWEST ? newest : API_NEWEST);
+	eng.podman = is_podman(o);
 	(void)snprintf(eng.version, sizeof(eng.version), "%s", dk_text(o, "Version"));
 	return 0;
 }

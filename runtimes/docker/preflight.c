@@ -76,8 +76,8 @@ static void remove_old_images(const struct rt_host *host)
 	json_object_put(images);
 }
 
-/* An archive without entries. */
-static bool make_image(const struct rt_host *host, char name[128])
+/* Of an archive without entries; its id. The tag is for remove_old_images(). */
+static bool make_image(const struct rt_host *host, char name[DK_ID_MAX])
 {
 	static const char tar[EMPTY_TAR];
 	char path[256], owner[64];
@@ -88,12 +88,17 @@ static bool make_image(const struct rt_host *host, char name[128])
 			      .tar = true,
 			      .limit_ms = DK_SMALL_MS };
 	dk_autoanswer a = DK_ANSWER_INIT;
+	struct json_object *o;
 
 	dk_owner(owner);
-	(void)snprintf(name, 128, PROBE_REPO ":%s", owner);
 	(void)snprintf(path, sizeof(path), "/images/create?fromSrc=-&repo=" PROBE_REPO "&tag=%s",
 		       owner);
-	return dk_call(host, &ask, &a, NULL) == 0 && a.status == 200;
+	if (dk_call(host, &ask, &a, NULL) < 0 || a.status != 200)
+		return false;
+	o = dk_answer_json(&a);
+	(void)snprintf(name, DK_ID_MAX, "%s", dk_text(o, "status"));
+	json_object_put(o);
+	return name[0] != '\0';
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -212,7 +217,7 @@ static char *host_json(const struct abilities *can)
 
 static bool try_it(const struct rt_host *host, int64_t until_us, struct abilities *can)
 {
-	char image[128];
+	char image[DK_ID_MAX];
 	bool works;
 
 	if (!dk_engine_there(dk_settings(host)) || dk_engine_open(host, NULL) < 0 ||

@@ -148,13 +148,20 @@ static void add_bind(struct json_object *mounts, const char *source, const char 
 	(void)json_object_array_add(mounts, m);
 }
 
+/* Podman takes neither an owner nor a number of inodes. Inodes are memory, so that the limit of the
+ * container holds for them in any case; and whoever is in the container is its one user. */
 static void add_tmpfs(struct json_object *tmpfs, const char *target, int64_t bytes, int64_t inodes,
-		      const char *more)
+		      const char *owner)
 {
 	char options[256];
 
-	(void)snprintf(options, sizeof(options), "rw,nosuid,nodev,exec,size=%lld,nr_inodes=%lld,%s",
-		       (long long)bytes, (long long)inodes, more);
+	if (dk_engine_is_podman())
+		(void)snprintf(options, sizeof(options), "rw,nosuid,nodev,exec,size=%lld,mode=1777",
+			       (long long)bytes);
+	else
+		(void)snprintf(options, sizeof(options),
+			       "rw,nosuid,nodev,exec,size=%lld,nr_inodes=%lld,%s", (long long)bytes,
+			       (long long)inodes, owner);
 	put_text(tmpfs, target, options);
 }
 

@@ -82,6 +82,36 @@ def root_without_shell():
         return archive(("echo", f.read(), 0o755))
 
 
+def root_with_python():
+    """The host's Python, with what it needs, beside busybox."""
+    python = os.path.realpath("/usr/bin/python3")
+    library = "/usr/lib/" + os.path.basename(python)
+    wanted = {python}
+    for where, folders, files in os.walk(library):
+        folders[:] = [d for d in folders if d not in ("test", "dist-packages", "idlelib", "lib2to3", "__pycache__")]
+        wanted |= {os.path.join(where, f) for f in files if f.endswith((".py", ".so"))}
+    ldd = subprocess.run(["ldd"] + [f for f in wanted if f == python or f.endswith(".so")], stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL, text=True, check=False).stdout
+    libraries = {word for word in ldd.split() if word.startswith("/") and not word.endswith(":")}
+    out = io.BytesIO(root_with_shell())
+    with tarfile.open(fileobj=out, mode="a") as t:
+        for path in sorted(wanted):
+            t.add(path, arcname=path.lstrip("/"), filter=as_root)
+        for path in sorted(libraries):  # under the names by which they are looked for
+            t.add(os.path.realpath(path), arcname=path.lstrip("/"), filter=as_root)
+        for name in ("python", "python3"):
+            info = tarfile.TarInfo("usr/bin/" + name)
+            info.type, info.linkname = tarfile.SYMTYPE, os.path.basename(python)
+            t.addfile(info)
+    return out.getvalue()
+
+
+def as_root(info):
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    return info
+
+
 # ---- the engine ------------------------------------------------------------------------------------
 
 class Answer:
@@ -390,3 +420,29 @@ class Gate:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         shutil.rmtree(self.base, ignore_errors=True)
+
+
+# ---- podman ------------------------------------------------------------------------------------------
+
+def why_no_podman():
+    if not sbx.ROOT:
+        return "an engine needs root"
+    for program in ("podman", "conmon"):
+        if not shutil.which(program):
+            return "%s is not installed" % program
+    return None if static_busybox() else "there is no static busybox to make images of"
+
+
+class Podman(Engine):
+    """Podman's service, which speaks the same protocol."""
+
+    def args(self):
+        def at(name):
+            return os.path.join(self.base, name)
+        return ["podman", "--root", at("root"), "--runroot", at("run"), "--tmpdir", at("tmp"), "--cgroup-manager",
+                "cgroupfs", "--events-backend", "none", "system", "service", "--time", "0", "unix://" + self.socket]
+
+    def make_image(self, name, root, *changes):
+        """It calls every import latest."""
+        assert name.endswith(":latest") and not changes
+        return super().make_image(name, root)
