@@ -87,7 +87,9 @@ static struct json_object *ulimits(const struct rt_docker *d, const struct rt_li
 
 	add_ulimit(array, "nofile", l->nofile);
 	add_ulimit(array, "nproc", d->nproc);
-	add_ulimit(array, "core", 0);
+	/* Not 0: with that the kernel would still start the program that the host's core_pattern
+	 * may name, as the host's root. 1 is its word for none at all. */
+	add_ulimit(array, "core", 1);
 	return array;
 }
 
@@ -227,6 +229,8 @@ static int host_config(const struct dk_sandbox *sb, const struct rt_limits *l,
 	put_int(config, "OomScoreAdj", DK_COMMAND_OOM_SCORE);
 	put_text(config, "NetworkMode", "none");
 	put_text(config, "IpcMode", "private");
+	put_text(config, "CgroupnsMode", "private");
+	put(config, "Dns", one("127.0.0.1")); /* or there would be the host's own servers to read */
 	put(config, "CapDrop", one("ALL"));
 	put_bool(config, "Privileged", false);
 	put_bool(config, "Init", false);

@@ -13,6 +13,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -26,6 +28,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -38,6 +41,7 @@ static struct {
 	int fds[DK_FILL__FDS]; /* -1 until they came */
 	bool filled;
 	struct dk_fill fill;
+	struct sock_filter *filter;
 	char *cwd;
 	char **argv, **envp; /* NULL-terminated */
 	pid_t command;	     /* 0: not yet */
@@ -186,7 +190,8 @@ static void fill(void)
 {
 	struct dk_msg m = { .op = DK_FILLED };
 	struct stat st;
-	char *map;
+	uint64_t filter, left;
+	char *map, *text;
 
 	if (self.filled || self.fds[DK_FILL_TEXT] < 0 || fstat(self.fds[DK_FILL_TEXT], &st) < 0 ||
 	    (size_t)st.st_size < sizeof(self.fill))
@@ -196,10 +201,15 @@ static void fill(void)
 	if (map == MAP_FAILED)
 		_exit(1);
 	memcpy(&self.fill, map, sizeof(self.fill));
-	if (self.fill.text_size > (uint64_t)st.st_size - sizeof(self.fill) ||
-	    !take_vectors(map + sizeof(self.fill)))
+	filter = (uint64_t)self.fill.n_filter * sizeof(*self.filter);
+	left = (uint64_t)st.st_size - sizeof(self.fill);
+	if (filter > left || self.fill.text_size > left - filter)
 		_exit(1);
-	write_files(map + sizeof(self.fill) + self.fill.text_size, map + st.st_size, &m);
+	self.filter = (struct sock_filter *)(void *)(map + sizeof(self.fill));
+	text = map + sizeof(self.fill) + filter;
+	if (!take_vectors(text))
+		_exit(1);
+	write_files(text + self.fill.text_size, map + st.st_size, &m);
 	if (!m.err)
 		make_cwd(&m);
 	self.filled = true;
@@ -235,6 +245,20 @@ static int become(void)
 	return rt_enter(self.cwd) < 0 ? errno : 0;
 }
 
+/* Last of all: what this needed is not for the command. */
+static int enter_filter(void)
+{
+	struct sock_fprog program = { .len = (unsigned short)self.fill.n_filter,
+				      .filter = self.filter };
+
+	if (!self.fill.n_filter)
+		return 0;
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0)
+		return errno;
+	return 0;
+}
+
 /* The child tells by this pipe why it could not become the command; it closes with execve. */
 static _Noreturn void child(int tell)
 {
@@ -242,8 +266,10 @@ static _Noreturn void child(int tell)
 
 	if (!err) {
 		default_signals();
-		err = rt_execute(self.argv, self.envp);
+		err = enter_filter();
 	}
+	if (!err)
+		err = rt_execute(self.argv, self.envp);
 	(void)sbx_write_all(tell, &err, sizeof(err));
 	_exit(rt_exec_status(err));
 }

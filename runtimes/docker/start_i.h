@@ -31,14 +31,16 @@ struct dk_msg {
 /* In this order. The first is a file in memory with struct dk_fill and what follows it. */
 enum { DK_FILL_TEXT, DK_FILL_IN, DK_FILL_OUT, DK_FILL_ERR, DK_FILL__FDS };
 
-/* Followed by the cwd, argc arguments, envc variables, each with its NUL: text_size bytes; then
- * n_files times struct dk_file, the path with its NUL, the data. */
+/* Followed by n_filter times struct sock_filter; then the cwd, argc arguments, envc variables, each
+ * with its NUL: text_size bytes; then n_files times struct dk_file, the path with its NUL, the
+ * data. */
 struct dk_fill {
 	uint64_t text_size;
-	uint32_t argc, envc, n_files;
-	uint32_t stdin_open;
+	uint32_t argc, envc, n_files, n_filter;
+	uint32_t stdin_open, unused;
 	uint64_t nofile;
 };
+_Static_assert(sizeof(struct dk_fill) % 8 == 0, "what follows it is aligned");
 struct dk_file {
 	uint64_t size;
 	uint32_t path_size, mode;

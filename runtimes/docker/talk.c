@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -17,6 +18,7 @@
 #include "base/auto.h"
 #include "base/clock.h"
 #include "base/fs.h"
+#include "runtimes/filter_i.h"
 #include "runtimes/waiting_i.h"
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -309,8 +311,16 @@ static int write_plan(const struct dk_sandbox *sb, const struct rt_plan *p, int 
 	struct dk_fill head = { .n_files = (uint32_t)p->n_files,
 				.stdin_open = p->stdin_open,
 				.nofile = (uint64_t)p->limits.nofile };
+	const struct sock_filter *filter = NULL;
+	size_t n_filter = 0;
 	int r;
 
+	/* The operator's profile is all of the filter; the engine's own leaves doors open that are
+	 * not of the network namespace (AF_VSOCK), and much of the kernel. */
+	r = dk_settings(sb->host)->seccomp ? 0 : ns_filter_get(&filter, &n_filter, e);
+	if (r < 0)
+		return r;
+	head.n_filter = (uint32_t)n_filter;
 	sbx_buf_add(&text, p->cwd, strlen(p->cwd) + 1);
 	for (char *const *a = p->argv; *a; a++)
 		add(&text, *a, &head.argc);
@@ -321,6 +331,8 @@ static int write_plan(const struct dk_sandbox *sb, const struct rt_plan *p, int 
 				TEXT_MAX);
 	head.text_size = text.len;
 	r = fd < 0 ? -errno : sbx_write_all(fd, &head, sizeof(head));
+	if (r == 0)
+		r = sbx_write_all(fd, filter, n_filter * sizeof(*filter));
 	if (r == 0)
 		r = sbx_write_all(fd, text.data, text.len);
 	if (r == 0)

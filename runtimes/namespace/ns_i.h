@@ -19,10 +19,10 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "runtimes/filter_i.h"
 #include "runtimes/runtimes.h"
 
 struct clone_args;
-struct sock_filter;
 
 enum {
 	NS_ID = 1000, /* the user and group that the command is, inside */
@@ -179,12 +179,6 @@ int ns_landlock_new(struct ns_reply *r);
 /* Lets everything below dirfd be changed. */
 int ns_landlock_allow(int ruleset, int dirfd, struct ns_reply *r);
 int ns_landlock_enter(int ruleset);
-
-/* ---- filter.c: runner ---------------------------------------------------------------------------
- */
-
-/* The system call filter, built once per process. */
-int ns_filter_get(const struct sock_filter **ret, size_t *ret_len, struct sbx_error *e);
 
 /* ---- build.c, idmap.c, prepare.c, driver.c: runner
  * -------------------------------------------------------- */

@@ -190,7 +190,7 @@ class Rights(Case):
                          (100 << 20, 100 << 20, 21, 500000000))
         self.assertIn("no-new-privileges", h["SecurityOpt"])
         self.assertEqual({u["Name"]: (u["Soft"], u["Hard"]) for u in h["Ulimits"]},
-                         {"nofile": (1024, 1024), "nproc": (512, 512), "core": (0, 0)})
+                         {"nofile": (1024, 1024), "nproc": (512, 512), "core": (1, 1)})
         self.assertEqual((h["LogConfig"]["Type"], h["AutoRemove"], h["IpcMode"]), ("none", False, "private"))
         labels = c["Config"]["Labels"]
         self.assertEqual((labels["sandboxfs.run"], labels["sandboxfs.generation"]), (run.id, "1"))
