@@ -131,7 +131,7 @@ const char *orch_image_default(const void *ctx, const char *runtime)
 	return orch_image_by_name(st, runtime) ? st->docker_default_image : st->default_image;
 }
 
-int orch_image_check_name(const char *runtime, const char *name, struct sbx_error *e)
+static int check_name(const char *runtime, const char *name, struct sbx_error *e)
 {
 	static const char letters[] =
 		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -230,4 +230,14 @@ int orch_image_resolve(const struct orch_settings *st, const char *state_dir, co
 		return unknown(st, state_dir, name, e);
 	*ret = sbx_steal(&path);
 	return 0;
+}
+
+int orch_image_check(const struct orch_settings *st, const char *state_dir, const char *runtime,
+		     const char *name, struct sbx_error *e)
+{
+	sbx_autofree char *path = NULL;
+
+	if (orch_image_by_name(st, runtime))
+		return check_name(runtime && *runtime ? runtime : st->default_runtime, name, e);
+	return orch_image_resolve(st, state_dir, name, &path, e);
 }

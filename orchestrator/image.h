@@ -21,9 +21,10 @@ int orch_image_resolve(const struct orch_settings *st, const char *state_dir, co
 
 /* Does the runtime (NULL: the default one) find images by their names itself? */
 bool orch_image_by_name(const struct orch_settings *st, const char *runtime);
-/* Could this be such a name? Whether there is an image of this name only the runtime knows.
- * INVALID_SPEC. */
-int orch_image_check_name(const char *runtime, const char *name, struct sbx_error *e);
+/* Is there such an image, or, where only the runtime knows, could it be the name of one? The latter
+ * is INVALID_SPEC. */
+int orch_image_check(const struct orch_settings *st, const char *state_dir, const char *runtime,
+		     const char *name, struct sbx_error *e);
 /* The image of a run that names none; ctx is the settings (see struct ms_options). */
 const char *orch_image_default(const void *ctx, const char *runtime);
 

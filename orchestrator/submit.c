@@ -114,14 +114,11 @@ static int apply_policy(struct orch *o, struct ms_run_spec *spec, struct orch_ef
 			struct sbx_error *e)
 {
 	struct orch_config *c = orch_config(o);
-	sbx_autofree char *path = NULL;
 	int rc = orch_policy_apply(c->settings, c->preflights, spec, eff, e);
 
-	if (rc < 0)
-		return rc;
-	if (orch_image_by_name(c->settings, eff->runtime))
-		return orch_image_check_name(eff->runtime, eff->base_image, e);
-	return orch_image_resolve(c->settings, o->state_dir, eff->base_image, &path, e);
+	return rc < 0 ? rc
+		      : orch_image_check(c->settings, o->state_dir, eff->runtime, eff->base_image,
+					 e);
 }
 
 /* A run of a session: what its document does not say the session does. */
