@@ -66,7 +66,7 @@ static void send_reply(const struct request *q, uint32_t status, bool late, cons
 /* Keeps the last DK_TAIL_MAX bytes, at least. */
 static void drop_head(struct sbx_buf *b)
 {
-	if (b->len < 2 * DK_TAIL_MAX)
+	if (b->len < (size_t)2 * DK_TAIL_MAX)
 		return;
 	memmove(b->data, b->data + b->len - DK_TAIL_MAX, DK_TAIL_MAX);
 	b->len = DK_TAIL_MAX;

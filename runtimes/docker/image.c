@@ -9,7 +9,7 @@
 
 #include "base/auto.h"
 
-enum { IMAGE_NAME_MAX = 512, MS_MAX = 2000000000 };
+enum { IMAGE_NAME_MAX = 512, ENCODED_MAX = 3 * IMAGE_NAME_MAX + 8, MS_MAX = 2000000000 };
 
 void dk_image_clear(struct dk_image *i)
 {
@@ -37,15 +37,14 @@ static void encode(const char *text, char *out, size_t size)
 static int inspect(const struct rt_host *host, const char *name, struct dk_image *ret,
 		   struct sbx_error *e)
 {
-	char path[3 * IMAGE_NAME_MAX + 64];
+	char encoded[ENCODED_MAX], path[ENCODED_MAX + 64];
 	struct dk_ask ask = { .method = DK_GET, .path = path, .limit_ms = DK_SMALL_MS };
 	dk_autoanswer a = DK_ANSWER_INIT;
 	struct json_object *o, *config = NULL;
 	int r;
 
-	(void)snprintf(path, sizeof(path), "/images/");
-	encode(name, path + strlen(path), sizeof(path) - 32);
-	(void)strcat(path, "/json");
+	encode(name, encoded, sizeof(encoded));
+	(void)snprintf(path, sizeof(path), "/images/%s/json", encoded);
 	r = dk_call(host, &ask, &a, e);
 	if (r < 0)
 		return r;
@@ -92,7 +91,7 @@ static bool has_tag(const char *name)
 
 static int pull(const struct rt_host *host, const char *name, struct sbx_error *e)
 {
-	char path[3 * IMAGE_NAME_MAX + 64], error[300];
+	char encoded[ENCODED_MAX], path[ENCODED_MAX + 64], error[300];
 	int64_t ms = dk_settings(host)->pull_timeout_sec * 1000;
 	struct dk_ask ask = { .method = DK_POST,
 			      .path = path,
@@ -102,10 +101,9 @@ static int pull(const struct rt_host *host, const char *name, struct sbx_error *
 	dk_autoanswer a = DK_ANSWER_INIT;
 	int r;
 
-	(void)snprintf(path, sizeof(path), "/images/create?fromImage=");
-	encode(name, path + strlen(path), sizeof(path) - 64);
-	if (!has_tag(name))
-		(void)strcat(path, "&tag=latest");
+	encode(name, encoded, sizeof(encoded));
+	(void)snprintf(path, sizeof(path), "/images/create?fromImage=%s%s", encoded,
+		       has_tag(name) ? "" : "&tag=latest");
 	r = dk_call(host, &ask, &a, e);
 	if (r < 0)
 		return r == -SBX_E_INTERRUPTED ? r : sbx_error_wrap(e, r, "cannot fetch the image");

@@ -67,7 +67,7 @@ static int make_id(int state)
 	sbx_random(bytes, sizeof(bytes));
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		(void)snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-	(void)strcat(text, "\n");
+	(void)snprintf(text + 2 * sizeof(bytes), 2, "\n");
 	(void)snprintf(temporary, sizeof(temporary), "docker/id.%ld", (long)getpid());
 	if (mkdirat(state, "docker", 0700) < 0 && errno != EEXIST)
 		return -errno;

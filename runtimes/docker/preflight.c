@@ -139,12 +139,13 @@ static bool run_once(const struct rt_host *host, const char *image, int64_t unti
 		.workspace_fd = -1,
 	};
 	struct rt_fds fds = { -1, -1, -1, -1, -1 };
-	struct rt_sandbox *sb = calloc(1, sizeof(struct dk_sandbox));
+	struct dk_sandbox *own = calloc(1, sizeof(*own));
+	struct rt_sandbox *sb = (struct rt_sandbox *)own;
 	bool good = false;
 
-	if (!sb)
+	if (!own)
 		return false;
-	dk_sandbox_init((struct dk_sandbox *)sb, host);
+	dk_sandbox_init(own, host);
 	if (rt_docker.prepare(sb, &plan, NULL) == 0 && rt_docker.start(sb, &fds, NULL) == 0)
 		good = ends_well(sb, fds.exit, until_us);
 	sbx_closep(&fds.out);
