@@ -151,6 +151,7 @@ static int name_session(struct ms_run_spec *s, const char *id, struct sbx_error 
 int ms_check_image(struct ms_run_spec *s, const struct ms_row *row, const struct ms_options *opts,
 		   struct sbx_error *e)
 {
+	const char *image = opts->default_image;
 	int rc = name_session(s, opts->session_id, e);
 
 	(void)row;
@@ -165,13 +166,15 @@ int ms_check_image(struct ms_run_spec *s, const struct ms_row *row, const struct
 						       .allowed = "exactly one of the two" });
 	if (s->session_id || s->base_image)
 		return 0;
-	if (!opts->default_image)
+	if (opts->default_image_of)
+		image = opts->default_image_of(opts->default_image_ctx, s->runtime);
+	if (!image)
 		return ms_refuse(
 			e, &(struct ms_refusal){ .field = "base_image",
 						 .problem = "is missing, and so is session_id",
 						 .found = "neither",
 						 .allowed = "exactly one of the two" });
-	s->base_image = strdup(opts->default_image);
+	s->base_image = strdup(image);
 	return s->base_image ? 0 : ms_no_memory(e);
 }
 

@@ -130,6 +130,10 @@ struct ms_options {
 	const char *versions;	   /* comma separated spec versions; NULL: "1.0,1.1" */
 	const char *default_image; /* of a run, used when neither base_image nor session_id is
 				      given; NULL: that is INVALID_SPEC, as in the reference */
+	/* Where it depends on the runtime (NULL: the document names none), and then default_image
+	 * does not count; NULL: it does not. */
+	const char *(*default_image_of)(const void *ctx, const char *runtime);
+	const void *default_image_ctx;
 	const char *session_id; /* of a run, from where it was submitted; the document's must be the
 				   same. NULL: what the document says */
 	bool stored;		/* text from our own store: no checks of meaning, only of form */

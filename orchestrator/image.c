@@ -12,6 +12,9 @@
 #include "base/auto.h"
 #include "base/buf.h"
 #include "base/fs.h"
+#include "runtimes/runtimes.h"
+
+enum { BY_NAME_MAX = 500 };
 
 /* The target of name in "a=x,b=y", malloc'd; NULL when it is not there or memory is short. */
 static char *alias(const char *table, const char *name)
@@ -110,6 +113,45 @@ void orch_image_names_free(char **names, int n)
 	free(names);
 }
 
+/* ---- those of other programs ----------------------------------------------------------------- */
+
+bool orch_image_by_name(const struct orch_settings *st, const char *runtime)
+{
+	const struct rt_driver *d =
+		rt_driver_find(runtime && *runtime ? runtime : st->default_runtime);
+
+	return d && d->images_by_name;
+}
+
+const char *orch_image_default(const void *ctx, const char *runtime)
+{
+	const struct orch_settings *st = ctx;
+
+	return orch_image_by_name(st, runtime) ? st->docker_default_image : st->default_image;
+}
+
+static int check_name(const char *runtime, const char *name, struct sbx_error *e)
+{
+	static const char letters[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+	static const char others[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+		"._-/:@+";
+	size_t n = strlen(name);
+
+	if (!is_host(name) && n > 0 && n <= BY_NAME_MAX && strchr(letters, name[0]) &&
+	    strspn(name, others) == n && !strstr(name, "//") && !strstr(name, "..") &&
+	    name[n - 1] != '/')
+		return 0;
+	(void)sbx_fail(
+		e, SBX_E_INVALID_SPEC,
+		"base_image: found '%.64s', allowed with runtime %s is the name of an image, "
+		"such as python:3.11-slim",
+		name, runtime);
+	(void)sbx_error_details(e, "{\"field\":\"base_image\",\"allowed\":\"name of an image\"}");
+	return -SBX_E_INVALID_SPEC;
+}
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /* The operator's paths stay out of the message: it goes to clients. */
@@ -187,4 +229,21 @@ int orch_image_resolve(const struct orch_settings *st, const char *state_dir, co
 		return unknown(st, state_dir, name, e);
 	*ret = sbx_steal(&path);
 	return 0;
+}
+
+int orch_image_check(const struct orch_settings *st, const char *state_dir, const char *runtime,
+		     const char *name, struct sbx_error *e)
+{
+	sbx_autofree char *path = NULL;
+	int rc;
+
+	if (!runtime || !*runtime)
+		runtime = st->default_runtime;
+	if (orch_image_by_name(st, runtime))
+		return check_name(runtime, name, e);
+	rc = orch_image_resolve(st, state_dir, name, &path, e);
+	/* For this runtime the image is a repository. */
+	if (rc == 0 && path && strcmp(runtime, "worktree") == 0)
+		rc = rt_worktree_allowed(st->worktree_allowed_dirs, path, e);
+	return rc;
 }

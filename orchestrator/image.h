@@ -19,6 +19,15 @@
 int orch_image_resolve(const struct orch_settings *st, const char *state_dir, const char *name,
 		       char **ret, struct sbx_error *e);
 
+/* Does the runtime (NULL: the default one) find images by their names itself? */
+bool orch_image_by_name(const struct orch_settings *st, const char *runtime);
+/* Is there such an image, or, where only the runtime knows, could it be the name of one? The latter
+ * is INVALID_SPEC. */
+int orch_image_check(const struct orch_settings *st, const char *state_dir, const char *runtime,
+		     const char *name, struct sbx_error *e);
+/* The image of a run that names none; ctx is the settings (see struct ms_options). */
+const char *orch_image_default(const void *ctx, const char *runtime);
+
 /* The digest, "sha256:...", of an imported image by the path of its directory. False: it was not
  * imported. */
 bool orch_image_digest(const char *path, char ret[72]);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/auto.h"
+#include "orchestrator/image.h"
 #include "orchestrator/policy_i.h"
 
 struct tier {
@@ -339,7 +340,8 @@ int orch_policy_apply(const struct orch_settings *settings,
 	rc = write_back(spec, &eff, e);
 	if (rc)
 		return rc;
-	eff.base_image = spec->base_image ? spec->base_image : settings->default_image;
+	eff.base_image =
+		spec->base_image ? spec->base_image : orch_image_default(settings, eff.runtime);
 	*ret = eff;
 	return 0;
 }

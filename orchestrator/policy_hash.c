@@ -67,12 +67,12 @@ static void add_text(struct sbx_buf *b, const struct orch_settings *s)
 		       (long long)s->max_log_bytes, (long long)s->max_mem_mb,
 		       (long long)s->max_upload_mb);
 	sbx_buf_json_strz(b, s->network_default);
-	/* Profiles of an outside container engine: there are no such settings, so none is set. */
 	sbx_buf_printf(b,
-		       ",\"pids_limit\":%lld,\"security\":{\"docker_apparmor\":false"
-		       ",\"docker_seccomp\":false,\"ulimit_nofile\":%lld,\"ulimit_nproc\":%lld}"
+		       ",\"pids_limit\":%lld,\"security\":{\"docker_apparmor\":%s"
+		       ",\"docker_seccomp\":%s,\"ulimit_nofile\":%lld,\"ulimit_nproc\":%lld}"
 		       ",\"supported_spec_versions\":",
-		       (long long)s->pids_limit, (long long)s->ulimit_nofile,
+		       (long long)s->pids_limit, s->docker_apparmor_profile ? "true" : "false",
+		       s->docker_seccomp ? "true" : "false", (long long)s->ulimit_nofile,
 		       (long long)s->ulimit_nproc);
 	add_versions(b, s->supported_spec_versions);
 	sbx_buf_printf(b, ",\"workspace_cap_mb\":%lld}", (long long)s->workspace_cap_mb);

@@ -285,11 +285,11 @@ static int apply_policy(struct orch *o, struct ms_run_spec *spec, struct sbx_err
 {
 	struct orch_config *cfg = orch_config(o);
 	struct orch_effective eff = { 0 };
-	sbx_autofree char *path = NULL;
 	int rc = orch_policy_apply(cfg->settings, cfg->preflights, spec, &eff, e);
 
 	if (rc == 0 && spec->base_image)
-		rc = orch_image_resolve(cfg->settings, o->state_dir, spec->base_image, &path, e);
+		rc = orch_image_check(cfg->settings, o->state_dir, spec->runtime, spec->base_image,
+				      e);
 	return rc;
 }
 

@@ -24,6 +24,7 @@ enum orch_setting_form {
 			   kept without spaces: "a,b" */
 	ORCH_FORM_MAP,	/* comma separated alias=target, kept the same way */
 	ORCH_FORM_PATH, /* absolute */
+	ORCH_FORM_SOCKET, /* the same, or unix:// and that; kept without it */
 };
 #define ORCH_CTYPE_INT	  int64_t
 #define ORCH_CTYPE_NUMBER double

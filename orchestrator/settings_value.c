@@ -108,6 +108,8 @@ int orch_value_bool(const struct orch_setting_info *row, const char *text, const
 		      "neither true (1 yes on y) nor false (0 no off n)");
 }
 
+enum { SOCKET_MAX = 107 };
+
 /* ---- text ------------------------------------------------------------------------------------ */
 
 struct list {
@@ -239,6 +241,22 @@ static const char *text_problem(const char *text, size_t len)
 	return NULL;
 }
 
+/* A path that fits into an address (unix(7)). */
+static int socket_value(const struct orch_setting_info *row, const char *text, size_t len,
+			const char *where, char **ret, struct sbx_error *e)
+{
+	static const char scheme[] = "unix://";
+	size_t skip = strncmp(text, scheme, sizeof(scheme) - 1) == 0 ? sizeof(scheme) - 1 : 0;
+
+	if (text[skip] != '/')
+		return REFUSE(e, row, where, text, "%s",
+			      "neither an absolute path nor one behind unix://");
+	if (len - skip > SOCKET_MAX)
+		return REFUSE(e, row, where, text, "longer than %d bytes", SOCKET_MAX);
+	*ret = strndup(text + skip, len - skip);
+	return *ret ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a setting");
+}
+
 int orch_value_text(const struct orch_setting_info *row, const char *text, const char *where,
 		    char **ret, struct sbx_error *e)
 {
@@ -254,6 +272,8 @@ int orch_value_text(const struct orch_setting_info *row, const char *text, const
 		rc = list_value(row, t, len, where, ret, e);
 	} else if (row->form == ORCH_FORM_WORD && !orch_word_in(row->words, t, len)) {
 		rc = REFUSE(e, row, where, t, "not among the supported ones: %s", row->words);
+	} else if (row->form == ORCH_FORM_SOCKET && len) {
+		rc = socket_value(row, t, len, where, ret, e);
 	} else if (row->form == ORCH_FORM_PATH && len && *t != '/') {
 		rc = REFUSE(e, row, where, t, "%s", "not an absolute path");
 	} else if (len) {

@@ -19,7 +19,8 @@ int submit_parse(struct orch *o, const struct orch_request *rq, struct ms_run_sp
 	struct ms_options opts = {
 		.refuse_unknown = rq->refuse_unknown,
 		.versions = st->supported_spec_versions,
-		.default_image = rq->default_image ? st->default_image : NULL,
+		.default_image_of = rq->default_image ? orch_image_default : NULL,
+		.default_image_ctx = st,
 		.session_id = rq->session_id,
 	};
 
@@ -113,15 +114,11 @@ static int apply_policy(struct orch *o, struct ms_run_spec *spec, struct orch_ef
 			struct sbx_error *e)
 {
 	struct orch_config *c = orch_config(o);
-	sbx_autofree char *path = NULL;
 	int rc = orch_policy_apply(c->settings, c->preflights, spec, eff, e);
 
-	if (rc == 0)
-		rc = orch_image_resolve(c->settings, o->state_dir, eff->base_image, &path, e);
-	/* For this runtime the image is a repository. */
-	if (rc == 0 && path && strcmp(eff->runtime, "worktree") == 0)
-		rc = rt_worktree_allowed(c->settings->worktree_allowed_dirs, path, e);
-	return rc;
+	return rc < 0 ? rc
+		      : orch_image_check(c->settings, o->state_dir, eff->runtime, eff->base_image,
+					 e);
 }
 
 /* A run of a session: what its document does not say the session does. */
@@ -145,7 +142,7 @@ static int join_session(struct orch *o, const struct orch_principal *p,
 	if (!rq->default_image)
 		return sbx_fail(e, SBX_E_SESSION_BASE_IMAGE,
 				"base_image: neither the run nor session %s names one", ret->id);
-	spec->base_image = strdup(orch_settings(o)->default_image);
+	spec->base_image = strdup(orch_image_default(orch_settings(o), spec->runtime));
 	return spec->base_image ? 0 : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the document");
 }
 

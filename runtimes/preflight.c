@@ -37,8 +37,6 @@ static const struct probe probes[] = {
 	  .trusted = true,
 	  .standard = true,
 	  .untrusted = true },
-	{ "docker", .needs = { { "docker", "docker_unavailable" } }, .trusted = true,
-	  .standard = true, .untrusted = true },
 	{ "firecracker", .needs = { { "firecracker", "firecracker_unavailable" } }, .trusted = true,
 	  .standard = true, .untrusted = true },
 	{ "lima", .needs = { { "limactl", "limactl_missing" } }, .trusted = true, .standard = true,

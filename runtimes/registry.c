@@ -3,10 +3,12 @@
 #include "runtimes/runtimes.h"
 
 extern const struct rt_driver rt_namespace; /* runtimes/namespace/driver.c */
+extern const struct rt_driver rt_docker;    /* runtimes/docker/driver.c */
 extern const struct rt_driver rt_worktree;  /* runtimes/worktree/driver.c */
 
 static const struct rt_driver *const drivers[] = {
 	&rt_namespace,
+	&rt_docker,
 	&rt_worktree,
 	NULL,
 };

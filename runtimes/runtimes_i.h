@@ -3,9 +3,16 @@
 #ifndef SBX_RUNTIMES_RUNTIMES_I_H
 #define SBX_RUNTIMES_RUNTIMES_I_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
+
+#include "base/error.h"
 
 /* reasons.c: the table's own string that equals raw[0..len), or NULL. */
 const char *rt_reason_literal(const char *raw, size_t len);
+
+/* idmap.c, root only: a detached mount of the directory in which its owner is this user. */
+int rt_workspace_tree(int fd, uid_t uid, gid_t gid, bool read_only, int *ret, struct sbx_error *e);
 
 #endif

@@ -16,6 +16,7 @@ pc:libseccomp=libseccomp-dev pc:inih=libinih-dev pc:libcrypto=libssl-dev
 pc:libarchive=libarchive-dev
 pc:cmocka=libcmocka-dev
 pc:libmicrohttpd=libmicrohttpd-dev pc:gnutls=libgnutls28-dev hdr:wslay/wslay.h=libwslay-dev pc:libjwt=libjwt-dev
+pc:libcurl=libcurl4-openssl-dev
 pc:libarchive=libarchive-dev'
 
 test_needs='
@@ -25,7 +26,7 @@ cmd:git=git cmd:tar=tar cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd
 # Without these some tests are skipped, and say so.
 test_wishes='
 cmd:clang=clang fuzzer:clang=libclang-rt-14-dev cmd:clang-format=clang-format cmd:ed=ed cmd:jq=jq
-cmd:vim=vim cmd:strace=strace'
+cmd:vim=vim cmd:strace=strace cmd:dockerd=docker.io cmd:podman=podman'
 
 probe() {
 	case $1 in

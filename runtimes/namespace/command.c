@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
-#include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
 #include <sched.h>
@@ -29,6 +28,7 @@
 
 #include "base/auto.h"
 #include "base/fs.h"
+#include "runtimes/inside_i.h"
 
 #define FIXED_SECUREBITS                                                                           \
 	(SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |                           \
@@ -37,11 +37,7 @@
 
 enum {
 	STACK_SIZE = 128 << 10,
-	STATUS_CANNOT = 126, /* as shells have it */
-	STATUS_NOT_FOUND = 127,
 };
-
-static const char default_path[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /* Limits that are the same for every command; RLIM_INFINITY where there is another limit. */
 static const struct {
@@ -133,17 +129,6 @@ struct request {
 	char **argv, **envp; /* NULL-terminated */
 };
 
-/* Points the vector's elements at consecutive strings; the end of the last one. */
-static char *split(char *p, char **vector, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		vector[i] = p;
-		p += strlen(p) + 1;
-	}
-	vector[n] = NULL;
-	return p;
-}
-
 static int take_request(int sock, struct request *q)
 {
 	size_t pointers;
@@ -164,19 +149,8 @@ static int take_request(int sock, struct request *q)
 		return -1;
 	text[q->head.size] = '\0';
 	q->cwd = text;
-	split(split(text + strlen(text) + 1, q->argv, q->head.argc), q->envp, q->head.envc);
+	rt_split(rt_split(text + strlen(text) + 1, q->argv, q->head.argc), q->envp, q->head.envc);
 	return 0;
-}
-
-static int go_to(const char *cwd)
-{
-	struct open_how how = {
-		.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
-		.resolve = RESOLVE_NO_MAGICLINKS,
-	};
-	int fd = (int)syscall(SYS_openat2, AT_FDCWD, cwd, &how, sizeof(how));
-
-	return fd < 0 ? -1 : fchdir(fd);
 }
 
 static int apply(const struct ns_exec *x, int ruleset, struct ns_reply *r)
@@ -192,54 +166,13 @@ static int apply(const struct ns_exec *x, int ruleset, struct ns_reply *r)
 	return 0;
 }
 
-static const char *path_of(char *const *envp)
-{
-	for (; *envp; envp++)
-		if (strncmp(*envp, "PATH=", 5) == 0)
-			return *envp + 5;
-	return default_path;
-}
-
-/* Executes argv[0], searched for in the command's own PATH. Returns an errno: of the first file
- * that was there and could not be executed, else of the search. */
-static int execute(char *const *argv, char *const *envp)
-{
-	const char *path = path_of(envp);
-	size_t name = strlen(argv[0]);
-	int denied = 0;
-
-	if (!name || strchr(argv[0], '/')) {
-		(void)execve(argv[0], argv, envp);
-		return errno;
-	}
-	for (;;) {
-		size_t n = strcspn(path, ":");
-		char file[SBX_PATH_MAX + 1];
-
-		if (n + 1 + name < sizeof(file)) {
-			memcpy(file, path, n);
-			file[n] = '/';
-			/* An empty part is the working directory. */
-			memcpy(file + n + (n > 0), argv[0], name + 1);
-			(void)execve(file, argv, envp);
-			if (errno != ENOENT && errno != ENOTDIR && errno != EACCES)
-				return errno;
-			if (errno == EACCES && access(file, F_OK) == 0)
-				denied = EACCES;
-		}
-		if (!path[n])
-			return denied ? denied : ENOENT;
-		path += n + 1;
-	}
-}
-
 /* The exit status, after telling the runner why. */
 static int fail_to_runner(int sock, struct ns_reply *r)
 {
 	struct iovec iov = { .iov_base = r, .iov_len = sizeof(*r) };
 
 	(void)ns_send(sock, &iov, 1, -1);
-	return r->err == ENOENT || r->err == ENOTDIR ? STATUS_NOT_FOUND : STATUS_CANNOT;
+	return rt_exec_status(r->err);
 }
 
 static int prepare(const struct ns_config *c, int ruleset, int *ret_null, struct ns_reply *r)
@@ -263,7 +196,7 @@ static int settle(const struct request *q, int null, int ruleset, struct ns_repl
 		return ns_fail(r, NS_STAGE_OTHER, errno, "cannot set up the standard input");
 	if (apply(&q->head, ruleset, r) < 0)
 		return -1;
-	if (go_to(q->cwd) < 0)
+	if (rt_enter(q->cwd) < 0)
 		return ns_fail(r, NS_STAGE_FILES, errno, "cannot enter the cwd");
 	(void)sigemptyset(&none);
 	(void)sigprocmask(SIG_SETMASK, &none, NULL);
@@ -289,12 +222,12 @@ static int command_main(void *p)
 	if (prepare(s->c, s->ruleset, &null, &r) < 0)
 		return fail_to_runner(sock, &r);
 	if (ns_send(sock, &iov, 1, -1) < 0 || take_request(sock, &q) < 0)
-		return STATUS_CANNOT;
+		return RT_STATUS_CANNOT;
 	if (settle(&q, null, s->ruleset, &r) < 0)
 		return fail_to_runner(sock, &r);
 	if (ns_recv(sock, &go, 1, NULL) < 0)
-		return STATUS_CANNOT;
-	ns_fail(&r, NS_STAGE_OTHER, execute(q.argv, q.envp), "cannot execute");
+		return RT_STATUS_CANNOT;
+	ns_fail(&r, NS_STAGE_OTHER, rt_execute(q.argv, q.envp), "cannot execute");
 	return fail_to_runner(sock, &r);
 }
 

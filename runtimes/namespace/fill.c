@@ -7,14 +7,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include "base/auto.h"
 #include "base/fs.h"
+#include "runtimes/inside_i.h"
 
 enum {
 	COPY_SIZE = 64 << 10,
@@ -82,23 +81,6 @@ static int open_parent(int workspace, const char *path, const char **ret_name, s
 	return dir;
 }
 
-/* A new file in the place of whatever had the name. */
-static int replace(int workspace, const char *path, struct ns_reply *r)
-{
-	const char *name = NULL;
-	sbx_autoclose int dir = open_parent(workspace, path, &name, r);
-	int fd;
-
-	if (dir < 0)
-		return -1;
-	fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0 && errno == EEXIST && unlinkat(dir, name, 0) == 0)
-		fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return ns_fail(r, NS_STAGE_FILES, errno, "cannot write the file '%.180s'", path);
-	return fd;
-}
-
 static int make_directory(int workspace, const char *path, struct ns_reply *r)
 {
 	const char *name = NULL;
@@ -149,10 +131,18 @@ static int copy_in(int sock, int fd, uint64_t size, bool *ret_lost)
 static int take_content(int sock, int workspace, const char *path, const struct ns_file *f,
 			bool failed, struct ns_reply *r)
 {
-	sbx_autoclose int fd = failed ? -1 : replace(workspace, path, r);
+	sbx_autoclose int fd = -1;
+	const char *what;
 	bool lost = false;
-	int err = copy_in(sock, fd, f->size, &lost);
+	int err;
 
+	if (!failed) {
+		fd = rt_place_file(workspace, path, &what);
+		if (fd < 0)
+			(void)ns_fail(r, NS_STAGE_FILES, -fd, "cannot %s the file '%.180s'", what,
+				      path);
+	}
+	err = copy_in(sock, fd, f->size, &lost);
 	if (lost)
 		_exit(1);
 	if (fd < 0)
@@ -198,31 +188,12 @@ static int take_file(int sock, int workspace, bool failed, struct ns_reply *r)
 
 static int make_cwd(int workspace, const char *cwd, struct ns_reply *r)
 {
-	static const char below[] = "/workspace/";
-	struct open_how how = {
-		.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
-		.resolve = RESOLVE_NO_MAGICLINKS,
-	};
-	sbx_autoclose int fd = (int)syscall(SYS_openat2, AT_FDCWD, cwd, &how, sizeof(how));
-	char path[SBX_PATH_MAX + 1];
-	size_t n;
-	int rc;
+	const char *what;
+	int rc = rt_place_cwd(workspace, cwd, &what);
 
-	if (fd >= 0)
-		return 0;
-	if (errno != ENOENT || strncmp(cwd, below, strlen(below)) != 0)
-		return ns_fail(r, NS_STAGE_FILES, errno, "cannot use '%.180s' as cwd", cwd);
-	n = (size_t)snprintf(path, sizeof(path), "%s", cwd + strlen(below));
-	while (n && path[n - 1] == '/')
-		path[--n] = '\0';
-	if (sbx_path_problem(path, n))
-		return ns_fail(r, NS_STAGE_FILES, EINVAL, "the cwd '%.180s' %s", cwd,
-			       sbx_path_problem(path, n));
-	rc = sbx_mkdirs_beneath(workspace, path, 0755);
-	if (rc < 0 || (mkdirat(workspace, path, 0755) < 0 && errno != EEXIST))
-		return ns_fail(r, NS_STAGE_FILES, rc < 0 ? -rc : errno,
-			       "cannot make the cwd '%.180s'", cwd);
-	return 0;
+	if (rc > 0)
+		return ns_fail(r, NS_STAGE_FILES, EINVAL, "the cwd '%.180s' %s", cwd, what);
+	return rc < 0 ? ns_fail(r, NS_STAGE_FILES, -rc, "cannot %s '%.180s' as cwd", what, cwd) : 0;
 }
 
 int ns_fill_workspace(int sock, int tree, struct ns_root *root, struct ns_reply *r)

@@ -19,10 +19,10 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "runtimes/filter_i.h"
 #include "runtimes/runtimes.h"
 
 struct clone_args;
-struct sock_filter;
 
 enum {
 	NS_ID = 1000, /* the user and group that the command is, inside */

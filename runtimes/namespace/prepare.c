@@ -10,6 +10,7 @@
 #include "base/auto.h"
 #include "base/fs.h"
 #include "runtimes/cgroup.h"
+#include "runtimes/runtimes_i.h"
 
 /* Where a command begins unless it asks for another place; there in every sandbox. */
 #define DEFAULT_CWD "/workspace"
@@ -206,7 +207,7 @@ static int fit(struct ns_sandbox *sb, const struct rt_plan *p, struct sbx_error 
 	if (p->n_files)
 		r = set_limits(sb, &p->limits, e);
 	if (r == 0 && p->workspace_fd >= 0 && sb->own_ids)
-		r = ns_workspace_tree(p->workspace_fd, sb->uid, p->workspace_ro, &tree, e);
+		r = rt_workspace_tree(p->workspace_fd, sb->uid, sb->uid, p->workspace_ro, &tree, e);
 	if (r < 0)
 		return r;
 	/* A failure to send is a dead init; its answer, or the lack of one, says more. */

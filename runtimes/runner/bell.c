@@ -19,6 +19,8 @@
 void job_kill(struct job *j)
 {
 	j->kill_us = INT64_MAX;
+	if (!j->r->sandbox) /* it is not made yet */
+		return;
 	(void)j->r->driver->signal(j->r->sandbox, RT_SIGNAL_ALL, SIGKILL);
 }
 

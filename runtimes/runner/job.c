@@ -324,16 +324,45 @@ static void tick(void *ctx)
 		job_renew(j, now);
 }
 
-/* For a driver in a long step: is it to go on? */
-static bool wanted(void *ctx)
+static int64_t startup_deadline(const struct job *j)
+{
+	return j->claimed_us + j->spec->startup_timeout_sec * SBX_SECOND_US;
+}
+
+/* Has the run ended for another reason than its own while something was waited for? */
+static bool given_up(const struct job *j)
+{
+	return j->end.cancelled || j->end.startup_timed_out || j->lost_claim;
+}
+
+/* A driver waits (struct rt_waiting). */
+static int64_t turn(void *ctx, bool counts)
 {
 	struct job *j = ctx;
+	int64_t now = sbx_boot_us(), until;
 
-	job_bell(j);
+	if (j->still)
+		j->claimed_us += now - j->turned_us;
+	j->turned_us = now;
+	j->still = !counts;
 	tick(j);
-	if (sbx_boot_us() - j->claimed_us > j->spec->startup_timeout_sec * SBX_SECOND_US)
+	job_bell(j);
+	until = counts ? startup_deadline(j) : INT64_MAX;
+	if (now >= until)
 		j->end.startup_timed_out = true;
-	return !j->end.cancelled && !j->lost_claim && !j->end.startup_timed_out;
+	if (given_up(j))
+		return RT_GIVE_UP;
+	return least(until, j->renew_us);
+}
+
+/* False when there is nothing to start any more. */
+static bool may_go_on(struct job *j)
+{
+	tick(j);
+	job_bell(j); /* what rang meanwhile */
+	if (sbx_boot_us() > startup_deadline(j))
+		j->end.startup_timed_out = true;
+	return !given_up(j);
 }
 
 /* Does the command work in the session's own directory, and not on a copy? */
@@ -361,19 +390,9 @@ static int begin(struct job *j, struct sbx_error *e)
 		rc = check_room(j, e);
 	if (rc == 0)
 		rc = j->r->driver->prepare(j->r->sandbox, &j->plan.plan, e);
-	if (rc < 0 && (j->end.cancelled || j->lost_claim || j->end.startup_timed_out)) {
-		sbx_error_clear(e); /* the driver gave up because it was told to */
-		return 0;
-	}
 	if (rc < 0)
 		return rc;
-	tick(j);
-	job_bell(j); /* what rang meanwhile */
-	if (sbx_boot_us() - j->claimed_us > j->spec->startup_timeout_sec * SBX_SECOND_US) {
-		j->end.startup_timed_out = true;
-		return 0;
-	}
-	if (j->end.cancelled || j->lost_claim)
+	if (!may_go_on(j))
 		return 0;
 	crash_point("before_mark");
 	rc = leave_mark(j, e);
@@ -469,9 +488,15 @@ static void record(struct job *j, const struct orch_outcome *out)
 	crash_point("after_settle");
 }
 
-static const char *digest_of(const struct job *j)
+/* What is known of where it executed, or was to. */
+static void add_facts(const struct job *j, struct orch_outcome *out)
 {
-	return j->plan.image_digest[0] ? j->plan.image_digest : NULL;
+	struct rt_facts f = { 0 };
+
+	if (j->r->sandbox && j->r->driver->facts)
+		j->r->driver->facts(j->r->sandbox, &f);
+	out->runtime_version = f.runtime_version;
+	out->image_digest = j->plan.image_digest[0] ? j->plan.image_digest : f.image_digest;
 }
 
 static void finish(struct job *j)
@@ -495,7 +520,7 @@ static void finish(struct job *j)
 		arts.skip_read_error++;
 	}
 	out.started_us = j->started_wall_us;
-	out.image_digest = digest_of(j);
+	add_facts(j, &out);
 	out.n_patterns = j->spec->n_capture_patterns;
 	out.artifact_user_max = j->r->settings->max_artifact_bytes_per_user_mb << 20;
 	outcome_make(j->spec, &j->plan.plan, &j->end, j->log, &arts, &usage, message, &out);
@@ -513,12 +538,12 @@ static void failed(struct job *j, const struct sbx_error *why)
 								   : "runtime_error",
 		.message = why->message,
 		.usage = "{}",
-		.image_digest = digest_of(j),
 		.started_us = j->started_wall_us,
 	};
 
 	if (why->code == SBX_E_CLAIM_LOST || !j->run.id)
 		return;
+	add_facts(j, &out);
 	sbx_log(SBX_LOG_WARNING, "run could not start run=%s code=%s error=\"%s\"", j->run.id,
 		sbx_code_name(why->code), why->message);
 	record(j, &out);
@@ -536,19 +561,23 @@ bool job_run(struct runner *r, const struct orch_order *order)
 			 .kill_us = INT64_MAX,
 			 .announce_us = INT64_MAX,
 			 .measure_us = INT64_MAX };
+	struct rt_waiting waiting = { .bell = r->bell, .turn = turn };
 	bool known = true;
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int rc;
 
+	waiting.ctx = &j;
+	r->host.waiting = &waiting;
 	j.renew_us = j.claimed_us + r->settings->run_claim_lease_sec * SBX_SECOND_US / 3;
 	r->tick = tick;
 	r->tick_ctx = &j;
-	r->host.wanted = wanted;
-	r->host.wanted_ctx = &j;
 	crash_point("claimed");
 	rc = load(&j, order, &e);
 	if (rc == 0)
 		rc = begin(&j, &e);
+	r->host.waiting = NULL;
+	if (rc < 0 && given_up(&j))
+		rc = 0; /* the driver failed because it was told to */
 	if (rc < 0) {
 		known = j.run.id || rc == -SBX_E_CLAIM_LOST;
 		failed(&j, &e);
@@ -563,7 +592,6 @@ bool job_run(struct runner *r, const struct orch_order *order)
 			finish(&j);
 	}
 	r->tick = NULL;
-	r->host.wanted = NULL;
 	job_clear(&j);
 	return known && !j.unrecorded;
 }

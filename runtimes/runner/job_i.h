@@ -17,6 +17,8 @@ struct job {
 	struct feeder feeder;
 	struct ending end;
 	int64_t claimed_us, started_us; /* boot clock */
+	int64_t turned_us;		/* the last turn of a driver that waits */
+	bool still;			/* since then the startup time stands still */
 	int64_t started_wall_us;
 	int64_t deadline_us; /* of the execution */
 	int64_t kill_us;     /* when TERM has had its grace; INT64_MAX: no TERM was sent */

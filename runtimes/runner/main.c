@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -88,6 +89,20 @@ static int parse_args(int argc, char **argv, struct args *a)
 
 static void fill_host(struct runner *r, const struct args *a)
 {
+	const struct orch_settings *s = r->settings;
+
+	r->docker = (struct rt_docker){
+		.host = s->docker_host,
+		.seccomp = s->docker_seccomp,
+		.apparmor = s->docker_apparmor_profile,
+		.default_image = s->docker_default_image,
+		.uid = (uint32_t)s->docker_default_uid,
+		.gid = (uint32_t)s->docker_default_gid,
+		.nproc = s->ulimit_nproc,
+		.pull = s->docker_pull,
+		.pull_timeout_sec = s->docker_pull_timeout_sec,
+		.warm = s->docker_warm,
+	};
 	r->host = (struct rt_host){
 		.state_dir = a->state,
 		.mountpoint = a->mountpoint,
@@ -102,7 +117,12 @@ static void fill_host(struct runner *r, const struct args *a)
 			.dirty_is_head = strcmp(r->settings->worktree_dirty, "head") == 0,
 			.deny_all = r->settings->worktree_deny_all,
 		},
+		.docker = &r->docker,
 	};
+	if (s->docker_warm && strcmp(s->default_runtime, "docker") == 0) {
+		plan_expect(r, &r->last_limits);
+		r->host.expected = &r->last_limits;
+	}
 }
 
 /* What dead runners left behind. A new runner mostly takes the place of one. */

@@ -60,6 +60,7 @@ static bool make_env(const struct ms_run_spec *spec, struct plan_store *p)
 		}
 		n++;
 	}
+	p->plan.n_env_defaults = n;
 	for (size_t i = 0; i < spec->n_env; i++, n++) {
 		if (asprintf(&p->envp[n], "%s=%s", spec->env[i].key, spec->env[i].value) < 0) {
 			p->envp[n] = NULL;
@@ -106,6 +107,17 @@ static void make_limits(const struct runner *r, const struct ms_run_spec *spec, 
 	l->strict = strcmp(spec->trust_level, "untrusted") == 0;
 }
 
+void plan_expect(const struct runner *r, struct rt_limits *ret)
+{
+	struct ms_run_spec bare = { .trust_level = (char *)(uintptr_t) "standard" };
+	struct orch_tier_limits t;
+
+	orch_tier_limits(r->settings, bare.trust_level, &t);
+	bare.memory_mb = t.memory_mb;
+	bare.cpu = t.cpu;
+	make_limits(r, &bare, ret);
+}
+
 static int open_workspace(const struct runner *r, const char *session_id, struct plan_store *p,
 			  struct sbx_error *e)
 {
@@ -125,9 +137,14 @@ int plan_make(const struct runner *r, const struct store_run *run, const struct 
 	      struct plan_store *ret, struct sbx_error *e)
 {
 	struct rt_plan *plan = &ret->plan;
-	int rc = orch_image_resolve(r->settings, r->host.state_dir,
-				    spec->base_image ? spec->base_image : "host", &ret->image, e);
+	const char *image =
+		spec->base_image ? spec->base_image : orch_image_default(r->settings, run->runtime);
+	int rc = 0;
 
+	if (orch_image_by_name(r->settings, run->runtime))
+		plan->image_name = image;
+	else
+		rc = orch_image_resolve(r->settings, r->host.state_dir, image, &ret->image, e);
 	if (rc == 0 && ret->image)
 		rc = orch_image_hold(ret->image, &ret->image_held, e);
 	if (rc < 0)

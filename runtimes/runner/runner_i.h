@@ -27,7 +27,8 @@ struct stock {
 struct runner {
 	struct orch_settings *settings; /* owned */
 	struct store *store;		/* owned */
-	struct rt_host host;		/* borrows from settings, argv and last_limits */
+	struct rt_host host;		/* borrows from settings, argv, docker and last_limits */
+	struct rt_docker docker;	/* borrows from settings */
 	struct rt_limits last_limits;	/* of the last plan: the next one mostly has the same */
 	char *owner;			/* owned: the name of our claims */
 	int door;			/* socket to the door, -1 once it is gone */
@@ -70,6 +71,8 @@ struct plan_store {
 	int workspace;	       /* of the session; -1: none */
 };
 void plan_clear(struct plan_store *p);
+/* The limits of a run that asks for nothing. */
+void plan_expect(const struct runner *r, struct rt_limits *ret);
 int plan_make(const struct runner *r, const struct store_run *run, const struct ms_run_spec *spec,
 	      struct plan_store *ret, struct sbx_error *e);
 

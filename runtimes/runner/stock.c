@@ -28,17 +28,34 @@ static void destroy(struct rt_sandbox *sb)
 		driver_of(sb)->destroy(sb);
 }
 
+static bool order_waits(const struct runner *r)
+{
+	struct pollfd p = { .fd = r->door, .events = POLLIN };
+
+	return poll(&p, 1, 0) > 0;
+}
+
+/* While a sandbox is made ahead: an order goes first, and a door that is gone wants none. */
+static int64_t while_idle(void *ctx, bool counts)
+{
+	(void)counts;
+	return order_waits(ctx) ? RT_GIVE_UP : INT64_MAX;
+}
+
 /* A sandbox for whatever comes next. Not being able to make one is not the end: the run that
  * comes will say why. */
 static struct rt_sandbox *make(struct runner *r)
 {
 	const struct rt_driver *d = rt_driver_find(r->settings->default_runtime);
+	const struct rt_waiting waiting = { .bell = r->door, .turn = while_idle, .ctx = r };
 	struct rt_sandbox *sb = NULL;
 	sbx_autoerror e = SBX_ERROR_INIT;
 
+	r->host.waiting = &waiting;
 	if (d && d->create(&r->host, &sb, &e) < 0)
 		sbx_log(SBX_LOG_WARNING, "cannot prepare a sandbox ahead code=%s error=\"%s\"",
 			sbx_code_name(e.code), e.message);
+	r->host.waiting = NULL;
 	return sb;
 }
 
@@ -63,13 +80,6 @@ void stock_used(struct runner *r)
 		s->used[s->n_used++] = sb;
 	else
 		destroy(sb);
-}
-
-static bool order_waits(const struct runner *r)
-{
-	struct pollfd p = { .fd = r->door, .events = POLLIN };
-
-	return poll(&p, 1, 0) > 0;
 }
 
 /* One step towards what should be there. False: it is there, or cannot be had. */

@@ -11,7 +11,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,12 +20,12 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "runtimes/waiting_i.h"
 
 enum {
 	READ_CHUNK = 64 << 10,
-	SAID_MAX = 2048, /* of what git says about a failure */
-	WORD_MAX = 160,	 /* and of that in an error */
-	WANTED_MS = 1000,
+	SAID_MAX = 2048,	   /* of what git says about a failure */
+	WORD_MAX = 160,		   /* and of that in an error */
 	TAR_BYTES_PER_FILE = 2048, /* header, padding, a long name */
 	GIT_BYTES = 256 << 20,	   /* what git itself needs, besides the files */
 	GIT_PIDS = 64,
@@ -183,31 +182,19 @@ static bool drain(struct git *g, int *fd, void (*keep)(struct git *, const char 
 	return n > 0 || (n < 0 && errno == EINTR);
 }
 
-static bool may_go_on(struct git *g, int64_t *wanted_us)
-{
-	int64_t now = sbx_boot_us();
-
-	g->late = now >= g->deadline_us;
-	if (g->host->wanted && now - *wanted_us >= WANTED_MS * INT64_C(1000)) {
-		*wanted_us = now;
-		g->unwanted = !g->host->wanted(g->host->wanted_ctx);
-	}
-	return !g->late && !g->unwanted && !g->too_much && !g->broken;
-}
-
 /* Until it is over, or must be. */
 static void git_wait(struct git *g)
 {
-	int64_t wanted_us = sbx_boot_us();
-
-	while (!g->over && may_go_on(g, &wanted_us)) {
+	while (!g->over && !g->late && !g->unwanted && !g->too_much && !g->broken) {
 		struct pollfd p[] = { { .fd = g->fds.out, .events = POLLIN },
 				      { .fd = g->fds.err, .events = POLLIN },
 				      { .fd = g->fds.exit, .events = POLLIN } };
-		int64_t left = (g->deadline_us - sbx_boot_us()) / 1000 + 1;
+		int n = rt_wait(g->host->waiting, p, SBX_COUNT(p), g->deadline_us, true);
 
-		if (poll(p, SBX_COUNT(p), left < WANTED_MS ? (int)left : WANTED_MS) <= 0)
-			continue;
+		g->late = n == 0;
+		g->unwanted = n < 0;
+		if (n <= 0)
+			return;
 		if (p[0].revents)
 			(void)drain(g, &g->fds.out, keep_output);
 		if (p[1].revents)

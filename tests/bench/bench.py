@@ -16,6 +16,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import api  # noqa: E402
+import engine  # noqa: E402
 import sbx  # noqa: E402
 
 BWRAP = shutil.which("bwrap")
@@ -78,6 +79,27 @@ def docker_argv():
     if not docker or subprocess.run([docker, "image", "inspect", "sbx-bench"], capture_output=True).returncode:
         return None
     return [docker, "run", "--rm", "sbx-bench", "/bin/true"]
+
+
+def bench_docker():
+    """Containers of one engine, by us and by its own client; ours also from a container that waits."""
+    client = shutil.which("docker")
+    if engine.why_not() or not client:
+        print("docker: %s" % (engine.why_not() or "there is no docker client"))
+        return
+    with engine.Engine() as e:
+        e.make_image("bench:1", engine.root_with_shell())
+        theirs = [client, "--host", "unix://" + e.socket, "run", "--rm", "--network", "none", "bench:1", "/bin/true"]
+        for name, warm, goal in (("container /bin/true p50", "false", "1.1"), ("container, warm, p50", "true", "0.7")):
+            ours, others = [], []
+            settings = {"docker_host": e.socket, "default_runtime": "docker", "docker_default_image": "bench:1",
+                        "docker_pull": "false", "docker_warm": warm}
+            with sbx.Mount(settings=settings) as m:
+                shots("turns", m.mnt, 4)
+                for _ in range(10):
+                    ours += shots("turns", m.mnt, 2)
+                    others += shots("spawn-turns", 2, *theirs)
+            row(name, pct(ours, 50), pct(others, 50), "ms", "docker run --rm", goal)
 
 
 def bench_burst():

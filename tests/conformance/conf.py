@@ -62,6 +62,28 @@ class Alone(unittest.TestCase):
     ended = Case.ended
 
 
+class Docker(Alone):
+    """Tests with a real engine, which has an image with Python. What it made is looked for when the engine has
+    said that it is gone: the end of a run is told when its command has ended."""
+    IMAGE = "python:3.11-slim"
+
+    @classmethod
+    def setUpClass(cls):
+        import engine
+        if engine.why_not():
+            raise unittest.SkipTest(engine.why_not())
+        cls.engine = engine.Engine().start()
+        cls.addClassCleanup(cls.engine.close)
+        cls.engine.make_image(cls.IMAGE, engine.root_with_python())
+
+    def docker(self, **settings):
+        return self.server({"docker_host": self.engine.socket, "docker_pull": "false", "warm_runners": 1, **settings})
+
+    def nothing_left(self):
+        while self.engine.containers():
+            self.engine.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+
+
 @contextlib.contextmanager
 def two(settings=None, first=(), second=()):
     """Two servers on one state directory; first and second: further arguments."""

@@ -119,5 +119,24 @@ class Background(conf.Alone):
                 self.assertEqual(run.through(back).get(), doc)
 
 
+class Container(conf.Docker):
+    def test_T100_a_run_of_a_session_in_a_container(self):
+        with self.docker() as a:
+            session = a.post("/sessions", {"spec_version": "1.0", "runtime": "docker", "base_image": self.IMAGE}).json
+            got = a.post("/runs", {
+                "session_id": session["id"], "spec_version": "1.0", "runtime": "docker",
+                "command": ["python", "/workspace/hello.py"], "capture_patterns": ["*.py"], "timeout_sec": 30,
+                "files": [{"path": "hello.py",
+                           "content_b64": "aW1wb3J0IHN5cwpwcmludCgiSGVsbG8gZnJvbSBzYW5kYm94ISIpCnN5cy5leGl0KDAp"}]})
+            self.assertEqual(got.status, 200, got)
+            run = conf.api.Run(a, got.json)
+            doc = self.ended(run, timeout=60)
+            self.assertEqual(doc["exit_code"], 0)
+            self.assertIn("hello.py", run.artifacts())
+            self.nothing_left()
+            self.assertEqual(self.engine.call("GET", "/networks?filters=%7B%22label%22%3A%5B%22sandboxfs.state%22%5D%7D").json(),
+                             [])
+
+
 if __name__ == "__main__":
     conf.main()

@@ -68,5 +68,25 @@ class Timeouts(conf.Alone):
             self.assertEqual(self.end_frame(a, run)["reason"], "execution_timeout")
 
 
+class Container(conf.Docker):
+    def in_foreground(self, *command, **more):
+        with self.docker(**conf.FOREGROUND) as a:
+            answer = a.try_run({"spec_version": "1.0", "runtime": "docker", "base_image": self.IMAGE,
+                                "command": list(command), **more})
+            self.assertEqual(answer.status, 200, answer)
+            self.nothing_left()
+            return answer.json, a.post("/runs/%s/cancel" % answer.json["id"]).json
+
+    def test_T187_a_container_that_takes_too_long_goes(self):
+        doc, cancel = self.in_foreground("sleep", "60", timeout_sec=1)
+        self.assertEqual((doc["phase"], doc["message"]), ("timed_out", "execution_timeout"))
+        self.assertFalse(cancel["cancelled"])
+
+    def test_T190_a_container_goes_after_its_command(self):
+        doc, cancel = self.in_foreground("python", "-c", "print(1)", timeout_sec=5)
+        self.assertEqual((doc["phase"], doc["exit_code"]), ("completed", 0))
+        self.assertFalse(cancel["cancelled"])
+
+
 if __name__ == "__main__":
     conf.main()

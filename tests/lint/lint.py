@@ -24,7 +24,7 @@ PARTS = {
     "base": ((), "sbx_"),
     "mountspec": (("base/",), "ms_"),
     "store": (("base/",), "store_ log_ snap_"),
-    "runtimes": (("base/",), "rt_ cg_ ns_ wt_"),
+    "runtimes": (("base/",), "rt_ cg_ ns_ wt_ dk_"),
     "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                       "runtimes/runtimes.h"),
                      "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_ session_ snapshot_ upload_ image_ "

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "runtimes/namespace/ns_i.h"
+#include "runtimes/runtimes_i.h"
 #include "tests/runtime/ns_test.h"
 
 enum { FREE_UID = 54321, CYCLES = 100 };
@@ -231,7 +232,7 @@ static void session__a_map_does_not_outlive_its_maker(void **state)
 		int tree = -1;
 
 		if (setenv("SBX_CRASH_AT", "mapping", 1) == 0)
-			(void)ns_workspace_tree(fd, FREE_UID + 1, false, &tree, NULL);
+			(void)rt_workspace_tree(fd, FREE_UID + 1, FREE_UID + 1, false, &tree, NULL);
 		_exit(1);
 	}
 	close(pair[1]);

@@ -353,10 +353,11 @@ static void refused__what_does_not_fit(void **state)
 	refused(&h, &p.plan, SBX_E_WORKSPACE_CAP, "does not fit");
 }
 
-static bool never(void *ctx)
+static int64_t never(void *ctx, bool counts)
 {
+	(void)counts;
 	++*(int *)ctx;
-	return false;
+	return RT_GIVE_UP;
 }
 
 /* Git waits for ever: its index is a pipe. */
@@ -372,8 +373,7 @@ static void given_up__when_nobody_wants_it(void **state)
 	host("cp -a repo stuck; rm stuck/.git/index; mkfifo stuck/.git/index");
 	(void)snprintf(path, sizeof(path), "%s/stuck", scratch);
 	plan_init(&p, path, "true");
-	h.wanted = never;
-	h.wanted_ctx = &asked;
+	h.waiting = &(const struct rt_waiting){ .bell = -1, .turn = never, .ctx = &asked };
 	refused(&h, &p.plan, SBX_E_RUNTIME_ERROR, "not wanted");
 	assert_int_equal(asked, 1);
 	assert_true(sbx_boot_us() - begun < TEST_SECONDS * SBX_SECOND_US);

@@ -273,15 +273,16 @@ static void discovery__docker_allowlist_follows_its_readiness(void **state)
 static void discovery__interactive_needs_a_driver_and_execution(void **state)
 {
 	static const char *const off[] = { "enable_execution=false", NULL };
-	bool has_driver = rt_driver_find("namespace") != NULL;
 	sbx_autojson *on = row_of(NULL, EVERYTHING, "namespace");
 	sbx_autojson *disabled = row_of(off, EVERYTHING, "namespace");
 	sbx_autojson *docker = row_of(NULL, EVERYTHING, "docker");
+	sbx_autojson *lima = row_of(NULL, EVERYTHING, "lima");
 
 	(void)state;
-	member_is(on, "interactive_supported", has_driver ? "true" : "false");
+	member_is(on, "interactive_supported", "true");
 	member_is(disabled, "interactive_supported", "false");
-	member_is(docker, "interactive_supported", "false");
+	member_is(docker, "interactive_supported", "true");
+	member_is(lima, "interactive_supported", "false");
 }
 
 static void discovery__unknown_runtime_is_not_found(void **state)

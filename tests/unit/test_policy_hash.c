@@ -128,6 +128,8 @@ static void hash__changes_with_each_of_its_settings(void **state)
 		"supported_spec_versions=1.0",
 		"ulimit_nofile=1023",
 		"ulimit_nproc=511",
+		"docker_seccomp=/profile.json",
+		"docker_apparmor_profile=sandbox",
 	};
 	char hashes[SBX_COUNT(rows)][17];
 

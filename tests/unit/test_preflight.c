@@ -7,7 +7,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <cmocka.h>
 
@@ -78,7 +80,6 @@ static void reasons_are(const char *name, const char *wanted)
 static void probe__programs_that_are_missing(void **state)
 {
 	(void)state;
-	reasons_are("docker", "docker_unavailable");
 	reasons_are("firecracker", "firecracker_unavailable");
 	reasons_are("lima", "limactl_missing");
 	reasons_are("qemu", "qemu_missing real_execution_not_implemented");
@@ -98,7 +99,6 @@ static void probe__macos_runtimes_say_what_they_lack(void **state)
 static void probe__a_program_alone_makes_nothing_available(void **state)
 {
 	static const char *const rows[][2] = {
-		{ "docker", "docker" },
 		{ "firecracker", "firecracker" },
 		{ "limactl", "lima" },
 		{ "qemu-system-x86_64", "qemu" },
@@ -117,12 +117,12 @@ static void probe__only_executable_files_count(void **state)
 	char path[128];
 
 	(void)state;
-	put("docker", 0644);
-	reasons_are("docker", "docker_unavailable");
-	drop("docker");
-	(void)snprintf(path, sizeof(path), "%s/docker", bin);
+	put("limactl", 0644);
+	reasons_are("lima", "limactl_missing");
+	drop("limactl");
+	(void)snprintf(path, sizeof(path), "%s/limactl", bin);
 	assert_int_equal(mkdir(path, 0755), 0);
-	reasons_are("docker", "docker_unavailable");
+	reasons_are("lima", "limactl_missing");
 	assert_int_equal(rmdir(path), 0);
 }
 
@@ -132,18 +132,51 @@ static void probe__looks_in_every_absolute_part_of_path(void **state)
 	int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	(void)state;
-	put("docker", 0755);
+	put("limactl", 0755);
 	(void)snprintf(path, sizeof(path), ":/no/such/dir:%s", bin);
 	assert_int_equal(setenv("PATH", path, 1), 0);
-	reasons_are("docker", "real_execution_not_implemented");
+	reasons_are("lima", "real_execution_not_implemented");
 	/* "." would depend on where the service was started. */
 	assert_int_equal(chdir(bin), 0);
 	assert_int_equal(setenv("PATH", ".::/no/such/dir:", 1), 0);
-	reasons_are("docker", "docker_unavailable");
+	reasons_are("lima", "limactl_missing");
 	assert_int_equal(fchdir(here), 0);
 	(void)close(here);
 	assert_int_equal(setenv("PATH", bin, 1), 0);
-	drop("docker");
+	drop("limactl");
+}
+
+/* Whatever is at the path; nothing at all, a file, a socket that nobody listens on. */
+static void probe__docker_needs_an_engine_that_answers(void **state)
+{
+	char path[sizeof(bin) + 8];
+	struct rt_docker docker = { .host = path };
+	struct rt_host host = { .state_dir = bin, .docker = &docker };
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	(void)state;
+	(void)snprintf(path, sizeof(path), "%s/sock", bin);
+	for (int round = 0; round < 3; round++) {
+		struct rt_preflight p;
+
+		if (round == 1)
+			put("sock", 0755);
+		if (round == 2) {
+			drop("sock");
+			memcpy(a.sun_path, path, sizeof(path));
+			assert_int_equal(bind(s, (struct sockaddr *)&a, sizeof(a)), 0);
+		}
+		rt_preflight("docker", &host, &p);
+		assert_int_equal(p.n_reasons, 1);
+		assert_string_equal(p.reasons[0], "docker_unavailable");
+		assert_false(p.deny_all_ready || p.allowlist_ready);
+		assert_true(p.trusted && p.standard && p.untrusted);
+		assert_null(p.host_json);
+		rt_preflight_clear(&p);
+	}
+	(void)close(s);
+	drop("sock");
 }
 
 static void probe__unknown_name_is_unavailable(void **state)
@@ -158,10 +191,10 @@ static void probe__trust_levels_are_those_of_the_contract(void **state)
 		const char *name;
 		bool trusted, standard, untrusted;
 	} rows[] = {
-		{ "docker", true, true, true },	    { "firecracker", true, true, true },
-		{ "lima", true, true, true },	    { "qemu", true, true, true },
-		{ "vz_linux", true, true, true },   { "vz_macos", true, true, true },
-		{ "seatbelt", true, false, false }, { "worktree", true, true, false },
+		{ "firecracker", true, true, true }, { "lima", true, true, true },
+		{ "qemu", true, true, true },	     { "vz_linux", true, true, true },
+		{ "vz_macos", true, true, true },    { "seatbelt", true, false, false },
+		{ "worktree", true, true, false },
 	};
 	static const struct rt_host host = { .state_dir = "/tmp" };
 
@@ -206,7 +239,7 @@ static void probe__host_facts_are_json(void **state)
 	assert_string_equal(json_object_get_string(json_object_object_get(o, "os")), "linux");
 	assert_non_null(json_object_object_get(o, "arch"));
 	rt_preflight_clear(&p);
-	rt_preflight("docker", &host, &p);
+	rt_preflight("firecracker", &host, &p);
 	assert_null(p.host_json);
 	rt_preflight_clear(&p);
 }
@@ -215,7 +248,6 @@ static void driver__every_driver_is_complete_and_known(void **state)
 {
 	(void)state;
 	assert_null(rt_driver_find(NULL));
-	assert_null(rt_driver_find("docker"));
 	for (size_t i = 0; rt_known_at(i); i++) {
 		const struct rt_driver *d = rt_driver_find(rt_known_at(i)->name);
 
@@ -351,6 +383,7 @@ int main(void)
 		cmocka_unit_test(probe__a_program_alone_makes_nothing_available),
 		cmocka_unit_test(probe__only_executable_files_count),
 		cmocka_unit_test(probe__looks_in_every_absolute_part_of_path),
+		cmocka_unit_test(probe__docker_needs_an_engine_that_answers),
 		cmocka_unit_test(probe__unknown_name_is_unavailable),
 		cmocka_unit_test(probe__trust_levels_are_those_of_the_contract),
 		cmocka_unit_test(probe__without_a_driver_nothing_is_ready),

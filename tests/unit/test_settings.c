@@ -383,6 +383,7 @@ static void allowed_text(const struct orch_setting_info *row, char out[300])
 		[ORCH_FORM_LIST] = "list",
 		[ORCH_FORM_MAP] = "list of alias=target",
 		[ORCH_FORM_PATH] = "absolute path",
+		[ORCH_FORM_SOCKET] = "absolute path, or unix:// and one",
 	};
 	char words[256];
 

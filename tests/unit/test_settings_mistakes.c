@@ -156,6 +156,14 @@ static void mistakes__texts(void **state)
 {
 	(void)state;
 	refused("[sandbox]\nstate_dir = var/lib\n", 2, "not an absolute path");
+	refused("[sandbox]\ndocker_host = tcp://127.0.0.1:2375\n", 2, "behind unix://");
+	refused("[sandbox]\ndocker_host = unix://run/docker.sock\n", 2, "behind unix://");
+	refused("[sandbox]\ndocker_host = "
+		"/0123456789012345678901234567890123456789012345678901234567"
+		"89012345678901234567890123456789012345678901234567\n",
+		2, "longer than 107 bytes");
+	refused("[sandbox]\ndocker_host =\n", 2, "must not be empty");
+	refused("[sandbox]\ndocker_default_uid = 0\n", 2, "out of range");
 	refused("[sandbox]\ndefault_image = a\001b\n", 2, "control character");
 	refused("[sandbox]\ndefault_image = a\xff\n", 2, "not UTF-8");
 	refused("[sandbox]\ndefault_image =\n", 2, "must not be empty");

@@ -2,9 +2,9 @@
 /*
  * Runner, as root only: the directory of a session as the sandbox may see it. Its files belong on
  * disk to whoever owns the directory; through an id-mapped mount the same files belong to the user
- * of this sandbox, which is another one for every sandbox.
+ * of the sandbox.
  */
-#include "runtimes/namespace/ns_i.h"
+#include "runtimes/runtimes_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +40,7 @@ static _Noreturn void wait_for_end(pid_t runner)
 }
 
 /* A user namespace that is nothing but a map; -1 with errno set. */
-static int map_namespace(const struct stat *disk, uid_t uid)
+static int map_namespace(const struct stat *disk, uid_t uid, gid_t gid)
 {
 	struct clone_args args = { .flags = CLONE_NEWUSER };
 	pid_t pid, runner = getpid();
@@ -55,7 +55,7 @@ static int map_namespace(const struct stat *disk, uid_t uid)
 	crash_point("mapping");
 	err = -write_map(pid, "uid_map", disk->st_uid, uid);
 	if (!err)
-		err = -write_map(pid, "gid_map", disk->st_gid, uid);
+		err = -write_map(pid, "gid_map", disk->st_gid, gid);
 	if (!err) {
 		(void)snprintf(path, sizeof(path), "/proc/%ld/ns/user", (long)pid);
 		fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -68,7 +68,7 @@ static int map_namespace(const struct stat *disk, uid_t uid)
 	return fd;
 }
 
-int ns_workspace_tree(int fd, uid_t uid, bool read_only, int *ret, struct sbx_error *e)
+int rt_workspace_tree(int fd, uid_t uid, gid_t gid, bool read_only, int *ret, struct sbx_error *e)
 {
 	struct mount_attr set = { .attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 	sbx_autoclose int tree =
@@ -81,8 +81,8 @@ int ns_workspace_tree(int fd, uid_t uid, bool read_only, int *ret, struct sbx_er
 				      "cannot take the workspace into the sandbox");
 	if (read_only)
 		set.attr_set |= MOUNT_ATTR_RDONLY;
-	if (st.st_uid != uid || st.st_gid != uid) {
-		map = map_namespace(&st, uid);
+	if (st.st_uid != uid || st.st_gid != gid) {
+		map = map_namespace(&st, uid, gid);
 		if (map < 0)
 			return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
 					      "cannot map the owner of the workspace");

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runner: the driver's operations. */
+#include "runtimes/docker/dk_i.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <json-c/json.h>
+
+#include "base/auto.h"
+#include "base/fs.h"
+
+enum { EXEC_MS = 60000 }; /* the longest that execve may take, on a slow disk */
+
+static struct dk_sandbox *of(struct rt_sandbox *sb)
+{
+	return (struct dk_sandbox *)sb;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+void dk_sandbox_init(struct dk_sandbox *sb, const struct rt_host *host)
+{
+	*sb = (struct dk_sandbox){ .base.driver = &rt_docker,
+				   .host = host,
+				   .place.listener = -1,
+				   .sock = -1,
+				   .pidfd = -1,
+				   .watch = CG_WATCH_INIT,
+				   .exit = -1,
+				   .in = -1,
+				   .out = -1,
+				   .err = -1,
+				   .workspace = -1 };
+}
+
+static void teardown(struct dk_sandbox *sb)
+{
+	const struct rt_host *host = sb->host;
+	int *fds[] = { &sb->pidfd, &sb->exit, &sb->in, &sb->out, &sb->err, &sb->workspace };
+
+	dk_container_remove(sb);
+	for (size_t i = 0; i < SBX_COUNT(fds); i++)
+		sbx_closep(fds[i]);
+	dk_sandbox_init(sb, host);
+}
+
+static void destroy(struct rt_sandbox *s)
+{
+	if (!s)
+		return;
+	teardown(of(s));
+	free(s);
+	dk_engine_close(); /* a runner that waits for a run is small */
+}
+
+static int create(const struct rt_host *host, struct rt_sandbox **ret, struct sbx_error *e)
+{
+	const struct rt_docker *d = dk_settings(host);
+	struct dk_sandbox *sb = calloc(1, sizeof(*sb));
+	int r = 0;
+
+	*ret = NULL;
+	if (!sb)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a sandbox");
+	dk_sandbox_init(sb, host);
+	dk_sweep(host); /* what an engine that was away could not remove */
+	/* Only what is known can be made ahead: the sizes of the workspace are the container's. */
+	if (d->warm && host->expected)
+		r = dk_container_make(sb, d->default_image, host->expected, NULL, e);
+	if (r < 0) /* the run that comes will say why */
+		teardown(sb);
+	*ret = (struct rt_sandbox *)sb;
+	return 0;
+}
+
+/* ---- preparing ------------------------------------------------------------------------------- */
+
+static int check_plan(const struct rt_plan *p, struct sbx_error *e)
+{
+	if (!p->argv || !p->argv[0])
+		return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the plan has no command");
+	if (!p->cwd || p->cwd[0] != '/' || strlen(p->cwd) > SBX_PATH_MAX)
+		return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the plan's cwd is not an absolute path");
+	for (size_t i = 0; i < p->n_files; i++) {
+		const char *problem = sbx_path_problem(p->files[i].path, strlen(p->files[i].path));
+
+		if (problem)
+			return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the path of file %zu %s", i,
+					problem);
+	}
+	if (p->network != RT_NET_DENY_ALL)
+		return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
+				"runtime 'docker' supports network_policy deny_all only");
+	return 0;
+}
+
+/* What a container has for all its life. */
+static bool fits(const struct dk_sandbox *sb, const struct rt_plan *p)
+{
+	return sb->image_name && strcmp(sb->image_name, p->image_name) == 0 &&
+	       p->workspace_fd < 0 && !sb->has_session &&
+	       sb->limits.workspace_bytes == p->limits.workspace_bytes &&
+	       sb->limits.workspace_inodes == p->limits.workspace_inodes &&
+	       sb->limits.nofile >= p->limits.nofile;
+}
+
+static bool same_limits(const struct rt_limits *a, const struct rt_limits *b)
+{
+	return a->memory_bytes == b->memory_bytes && a->pids == b->pids && a->cpu == b->cpu;
+}
+
+/* Between the start of the container and the first instruction of the command: its network
+ * namespace is there, and nothing but process 1 is in it. Rules for what it may reach belong
+ * here; deny_all has a namespace with loopback alone, and needs none. */
+static int gate(struct dk_sandbox *sb, const struct rt_plan *p, struct sbx_error *e)
+{
+	(void)sb;
+	return p->network == RT_NET_DENY_ALL ? 0
+					     : sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
+							"there are no rules for the network");
+}
+
+static int prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *e)
+{
+	struct dk_sandbox *sb = of(s);
+	const struct rt_limits *l = &p->limits;
+	int r = check_plan(p, e);
+
+	if (r < 0)
+		return r;
+	if (sb->image_name && !fits(sb, p))
+		teardown(sb);
+	if (!sb->image_name)
+		r = dk_container_make(sb, p->image_name, l, p, e);
+	else if (!same_limits(&sb->limits, l))
+		r = dk_container_limit(sb, l, e);
+	if (r == 0)
+		r = dk_fill(sb, p, e);
+	if (r == 0)
+		r = gate(sb, p, e);
+	if (r < 0)
+		return r;
+	if (p->workspace_fd >= 0) {
+		sbx_closep(&sb->workspace);
+		sb->workspace = openat(p->workspace_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (sb->workspace < 0)
+			return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
+					      "cannot open the workspace");
+	}
+	cg_watch_mark(&sb->watch);
+	sb->stdin_open = p->stdin_open;
+	sb->prepared = true;
+	return 0;
+}
+
+static void facts(const struct rt_sandbox *s, struct rt_facts *out)
+{
+	const struct dk_sandbox *sb = (const struct dk_sandbox *)s;
+
+	out->image_digest = sb->image.id[0] ? sb->image.id : NULL;
+	out->runtime_version = sb->runtime_version[0] ? sb->runtime_version : NULL;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Process 1 is to be the last that the kernel kills for memory. Not for everybody to say. */
+static void spare_process_1(const struct dk_sandbox *sb)
+{
+	char path[64];
+
+	(void)snprintf(path, sizeof(path), "/proc/%ld/oom_score_adj", (long)sb->pid);
+	(void)sbx_write_file(AT_FDCWD, path, "0");
+}
+
+static int start(struct rt_sandbox *s, struct rt_fds *ret, struct sbx_error *e)
+{
+	struct dk_sandbox *sb = of(s);
+	struct dk_msg m = { .op = DK_GO };
+	int r;
+
+	if (!sb->prepared || sb->started)
+		return sbx_fail(e, SBX_E_INTERNAL, "a sandbox was started that was not prepared");
+	sb->started = true;
+	(void)dk_tell(sb, &m);
+	r = dk_await(sb, &m, EXEC_MS, e);
+	if (r < 0)
+		return r;
+	if (m.op != DK_STARTED)
+		return sbx_fail(e, SBX_E_RUNTIME_ERROR, "process 1 of the container is confused");
+	sb->end.exec_errno = m.err;
+	spare_process_1(sb);
+	ret->exit = fcntl(sb->exit, F_DUPFD_CLOEXEC, 3);
+	if (ret->exit < 0)
+		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
+				      "cannot duplicate a descriptor");
+	ret->out = sbx_steal_fd(&sb->out);
+	ret->err = sbx_steal_fd(&sb->err);
+	ret->in = sb->stdin_open ? sbx_steal_fd(&sb->in) : -1;
+	ret->workspace = sbx_steal_fd(&sb->workspace);
+	sbx_closep(&sb->in);
+	return 0;
+}
+
+/* What the groups say now: they may be gone when the end is known. */
+static void look(struct dk_sandbox *sb)
+{
+	struct cg_usage u = { 0 };
+	bool oom = false, pids = false;
+
+	if (cg_watch_usage(&sb->watch, &u)) {
+		sb->end.cpu_us = u.cpu_us;
+		sb->end.peak_bytes = u.peak_bytes;
+	}
+	if (cg_watch_events(&sb->watch, &oom, &pids)) {
+		sb->end.oom |= oom;
+		sb->end.pids_hit |= pids;
+	}
+}
+
+static int send_signal(struct rt_sandbox *s, enum rt_signal_scope scope, int sig)
+{
+	struct dk_sandbox *sb = of(s);
+	struct dk_msg m = { .op = DK_SIGNAL, .scope = scope == RT_SIGNAL_ALL, .sig = sig };
+
+	if (!sb->started || sb->over)
+		return -ESRCH;
+	if (sig < 1 || sig >= NSIG)
+		return -EINVAL;
+	if (sig == SIGKILL && scope == RT_SIGNAL_ALL) {
+		look(sb);
+		sb->killed = true;
+		/* Past process 1, which the kernel lets nothing survive. Where that is not for us
+		 * to do, process 1 does it, and by its own end when we close the socket. */
+		if (syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0) == 0)
+			return 0;
+	}
+	if (!dk_tell(sb, &m))
+		return -ESRCH;
+	sb->signals |= UINT64_C(1) << (sig - 1);
+	return 0;
+}
+
+static void usage(struct rt_sandbox *s, uint64_t *cpu_us, uint64_t *peak_bytes)
+{
+	struct dk_sandbox *sb = of(s);
+
+	look(sb);
+	*cpu_us = sb->end.cpu_us;
+	*peak_bytes = sb->end.peak_bytes;
+}
+
+/* ---- ending ---------------------------------------------------------------------------------- */
+
+/* Process 1 is gone without a word, and so are the groups: was it for memory? The engine knows.
+ * The answer is waited for by the descriptor that the runner polls. */
+static bool ask_engine(struct dk_sandbox *sb)
+{
+	char name[DK_NAME_MAX], path[DK_NAME_MAX + 64];
+	struct dk_ask ask = { .method = DK_GET, .path = path, .limit_ms = DK_SMALL_MS };
+	struct epoll_event ev = { .events = EPOLLIN };
+
+	if (dk_container_name(sb->host, sb->place.name, name, NULL) < 0)
+		return false;
+	(void)snprintf(path, sizeof(path), "/containers/%s/json", name);
+	sb->asked = dk_engine_fd() >= 0 && dk_post(sb->host, &ask, NULL) == 0;
+	ev.data.fd = dk_engine_fd();
+	return sb->asked && epoll_ctl(sb->exit, EPOLL_CTL_ADD, dk_engine_fd(), &ev) == 0;
+}
+
+/* True: the engine has said it, or never will. */
+static bool engine_told(struct dk_sandbox *sb)
+{
+	dk_autoanswer a = DK_ANSWER_INIT;
+	struct json_object *o, *state = NULL, *oom = NULL;
+	int fd = dk_engine_fd(), r = dk_take(&a, NULL);
+
+	if (r == 0)
+		return false;
+	if (fd >= 0 && dk_engine_fd() == fd)
+		(void)epoll_ctl(sb->exit, EPOLL_CTL_DEL, fd, NULL);
+	o = r > 0 && a.status == 200 ? dk_answer_json(&a) : NULL;
+	if (json_object_object_get_ex(o, "State", &state) &&
+	    json_object_object_get_ex(state, "OOMKilled", &oom))
+		sb->end.oom |= json_object_get_boolean(oom);
+	json_object_put(o);
+	return true;
+}
+
+/* Has the end come by the death of process 1? */
+static bool died(struct dk_sandbox *sb)
+{
+	struct pollfd p = { .fd = sb->pidfd, .events = POLLIN };
+	bool oom, pids;
+
+	if (sb->asked)
+		return engine_told(sb);
+	look(sb);
+	/* Its sockets close before the kernel has ended the others. */
+	if (poll(&p, 1, 0) <= 0)
+		return false;
+	(void)epoll_ctl(sb->exit, EPOLL_CTL_DEL, sb->pidfd, NULL);
+	sb->end.lost = !sb->killed;
+	sb->end.status = SIGKILL;
+	if (sb->end.lost && !cg_watch_events(&sb->watch, &oom, &pids))
+		return !ask_engine(sb);
+	return true;
+}
+
+static bool ended(struct dk_sandbox *sb)
+{
+	struct dk_msg m;
+	ssize_t n = sb->asked ? 0 : recv(sb->sock, &m, sizeof(m), MSG_DONTWAIT);
+
+	if (n == (ssize_t)sizeof(m) && m.op == DK_END) {
+		sb->end.status = m.err;
+		look(sb);
+		return true;
+	}
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return false;
+	/* Only the pidfd tells from now on. */
+	(void)epoll_ctl(sb->exit, EPOLL_CTL_DEL, sb->sock, NULL);
+	return died(sb);
+}
+
+static bool reap(struct rt_sandbox *s, struct rt_exit *out)
+{
+	struct dk_sandbox *sb = of(s);
+	struct rt_exit *x = &sb->end;
+
+	if (!sb->over) {
+		if (!sb->started || !ended(sb))
+			return false;
+		sb->over = true;
+		x->killed_by_us =
+			sb->killed || (!x->lost && WIFSIGNALED(x->status) &&
+				       (sb->signals & UINT64_C(1) << (WTERMSIG(x->status) - 1)));
+	}
+	*out = *x;
+	return true;
+}
+
+const struct rt_driver rt_docker = {
+	.name = "docker",
+	.images_by_name = true,
+	.preflight = dk_preflight,
+	.create = create,
+	.prepare = prepare,
+	.start = start,
+	.signal = send_signal,
+	.reap = reap,
+	.usage = usage,
+	.facts = facts,
+	.destroy = destroy,
+	.sweep = dk_sweep,
+};

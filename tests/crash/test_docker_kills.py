@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+# run: limit=300
+"""kill -9 of runners that have containers: of twenty at once with their door, and of one at each of its named
+points. Afterwards no container, mount or directory of theirs is left, and each run has its right end."""
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import house  # noqa: E402
+from house import sbx  # noqa: E402
+import engine  # noqa: E402
+from workkit import Session  # noqa: E402
+
+SHELL = "shell:1"
+MANY = 20
+E = None
+
+
+def setUpModule():
+    global E
+    if engine.why_not():
+        raise unittest.SkipTest(engine.why_not())
+    E = engine.Engine().start()
+    unittest.addModuleCleanup(E.close)
+    E.make_image(SHELL, engine.root_with_shell())
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.state = tempfile.mkdtemp(prefix="sbx-crash-")
+        self.addCleanup(self.remove_state)
+        self.base = tempfile.mkdtemp(prefix="sbx-crash-")
+        self.addCleanup(shutil.rmtree, self.base)
+        # One runner, the first that finds the token, dies at its point.
+        self.wrapper = os.path.join(self.base, "runner")
+        with open(self.wrapper, "w") as f:
+            f.write("#!/bin/sh\ncase \"$*\" in *--preflight*) exec %(real)s \"$@\";; esac\n"
+                    "if mv %(base)s/token %(base)s/used 2>/dev/null; then\n"
+                    "  read SBX_CRASH_AT < %(base)s/used; export SBX_CRASH_AT\nfi\nexec %(real)s \"$@\"\n"
+                    % {"real": house.RUNNER, "base": self.base})
+        os.chmod(self.wrapper, 0o755)
+
+    def remove_state(self):
+        with open("/proc/self/mountinfo") as f:
+            self.assertNotIn(self.state, f.read())
+        shutil.rmtree(self.state)
+
+    def door(self, **settings):
+        m = sbx.Mount(state=self.state, env={"SANDBOXFS_RUNNER": self.wrapper}, check_leaks=False, settings={
+            "docker_host": E.socket, "docker_pull": "false", "warm_runners": 1, "cancel_grace_seconds": 1,
+            "docker_default_image": SHELL, **settings})
+        self.addCleanup(m.close)
+        return m.start()
+
+    def arm(self, point):
+        with open(os.path.join(self.base, "token"), "w") as f:
+            f.write(point + "\n")
+
+    def submit(self, m, script, **more):
+        return m.submit({"runtime": "docker", "base_image": SHELL, "command": ["sh", "-c", script], **more})
+
+    def wait_no_container(self):
+        while E.containers():
+            E.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+
+    def runners(self, m):
+        found = []
+        for pid in m.processes():
+            with contextlib.suppress(OSError), open("/proc/%d/comm" % pid) as f:
+                found += [pid] if f.read().strip() == "sandbox-runner" else []
+        return found
+
+    def kill_all(self, pids):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            self.assertTrue(house.wait_gone(pid))
+
+
+class Many(Case):
+    def test_all_runners_and_their_door(self):
+        m = self.door(max_concurrent_runs=MANY, host_memory_budget_mb=1 << 20, host_cpu_budget=1000)
+        runs = [self.submit(m, "echo ran; cat; echo end", interactive=True, spec_version="1.1",
+                            resources={"memory_mb": 64}) for _ in range(MANY)]
+        for run in runs:
+            run.stream_until(b"ran\n", timeout=60)
+        self.assertEqual(len(E.containers()), MANY)
+        inside = [E.container_of(run)["State"]["Pid"] for run in runs]
+        m.proc.send_signal(signal.SIGSTOP)  # so that it replaces none of them
+        self.kill_all(self.runners(m))
+        m.kill()
+        for pid in inside:  # process 1 of each goes with its runner, before anybody sweeps
+            self.assertTrue(house.wait_gone(pid))
+        m.start()
+        for run in runs:
+            run.wait(60)
+            doc = run.json()
+            self.assertEqual((doc["phase"], doc["status_reason_code"]), ("failed", "runner_lost"))
+            self.assertEqual(run.log, b"ran\n")
+        self.wait_no_container()
+        self.assertEqual(self.submit(m, "echo again").wait(60), "0")
+
+    def test_a_session_in_use(self):
+        """The mount of its workspace goes, too."""
+        m = self.door()
+        s = Session(m, "s")
+        run = s.submit("echo made > f; echo ran; cat", runtime="docker", interactive=True, spec_version="1.1")
+        run.stream_until(b"ran\n")
+        with open("/proc/self/mountinfo") as f:
+            self.assertIn(self.state + "/docker/", f.read())
+        self.kill_all(self.runners(m))
+        run.wait(60)
+        self.assertEqual(run.json()["status_reason_code"], "runner_lost")
+        self.assertEqual(s.read("f"), b"made\n")
+        again = s.submit("cat f", runtime="docker")
+        self.assertEqual((again.wait(60), again.stdout), ("0", b"made\n"))
+        self.wait_no_container()
+        os.rmdir(s.dir)
+
+    def test_the_door_alone(self):
+        """Runs go on without it, and are removed by their runners."""
+        m = self.door()
+        run = self.submit(m, "echo ran; read x; echo $x", interactive=True, spec_version="1.1")
+        run.stream_until(b"ran\n")
+        m.kill()
+        m.start()
+        self.assertEqual(run.status(), "running")
+        with open(run.path("stdin"), "wb", buffering=0) as f:
+            f.write(b"still\n")
+        self.assertEqual((run.wait(60), run.log), ("0", b"ran\nstill\n"))
+        self.wait_no_container()
+
+
+# Before the mark it is as if nothing had been; after the row says how it ended, that is how it ended.
+POINTS = {"docker_placed": "again", "docker_created": "again", "docker_started": "again", "before_mark": "again",
+          "after_mark": "lost", "executing": "lost", "before_end": "lost", "after_settle": "done",
+          "docker_removed": "done"}
+
+
+@unittest.skipUnless(house.has_crash_points(), "this build has no crash points")
+class Points(Case):
+    def check(self, point):
+        self.arm(point)
+        m = self.door(max_concurrent_runs=1)
+        run = self.submit(m, "echo ran")
+        run.wait(60)
+        ends = {"again": ("completed", "completed"), "lost": ("failed", "runner_lost"), "done": ("completed", "completed")}
+        doc = run.json()
+        self.assertEqual((doc["phase"], doc["status_reason_code"]), ends[POINTS[point]])
+        if POINTS[point] != "lost":
+            self.assertEqual(run.log, b"ran\n")
+        # The next one is not troubled, and comes after the sweep of the dead one's place.
+        self.assertEqual(self.submit(m, "echo next").wait(60), "0")
+        self.assertTrue(os.path.exists(os.path.join(self.base, "used")), "no runner died at the point")
+        self.wait_no_container()
+
+
+def add(point):
+    setattr(Points, "test_" + point, lambda self: self.check(point))
+
+
+for name in POINTS:
+    add(name)
+
+
+class Settled(Case):
+    def test_directories_of_the_dead_go_after_a_minute(self):
+        """The engine may still be making what a dead runner asked for, so that its note is kept for a while."""
+        m = self.door()
+        run = self.submit(m, "echo ran; cat", interactive=True, spec_version="1.1")
+        run.stream_until(b"ran\n")
+        self.kill_all(self.runners(m))
+        run.wait(60)
+        self.assertEqual(self.submit(m, "true").wait(60), "0")
+        self.wait_no_container()
+        m.stop()
+        at = os.path.join(self.state, "docker")
+        left = [n for n in os.listdir(at) if n != "id"]
+        self.assertEqual(len(left), 1)
+        os.utime(os.path.join(at, left[0]), (time.time() - 3600,) * 2)
+        m.start()
+        self.assertEqual(self.submit(m, "true").wait(60), "0")
+        m.stop()
+        self.assertEqual(m.wait_processes_gone(), [])
+        self.assertEqual(os.listdir(at), ["id"])
+
+
+if __name__ == "__main__":
+    sbx.main()
