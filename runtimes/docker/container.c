@@ -196,10 +196,10 @@ int dk_container_limit(struct dk_sandbox *sb, const struct rt_limits *l, struct 
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-bool dk_container_gone(const struct rt_host *host, const char *name)
+bool dk_container_gone(const struct rt_host *host, const char *name, uint32_t limit_ms)
 {
 	char path[DK_NAME_MAX + 64];
-	struct dk_ask ask = { .method = DK_DELETE, .path = path, .limit_ms = DK_SMALL_MS };
+	struct dk_ask ask = { .method = DK_DELETE, .path = path, .limit_ms = limit_ms };
 	dk_autoanswer a = DK_ANSWER_INIT;
 
 	(void)snprintf(path, sizeof(path), "/containers/%s?force=1&v=1", name);
@@ -221,10 +221,10 @@ void dk_container_remove(struct dk_sandbox *sb)
 	dk_place_shut(&sb->place);
 	firm.waiting = NULL;
 	if (unsettled)
-		dk_engine_settle(DK_STEP_MS);
+		dk_engine_settle(sb->remove_ms);
 	unsettled = false;
 	if (!gone && dk_container_name(sb->host, sb->place.name, name, NULL) == 0)
-		gone = dk_container_gone(&firm, name);
+		gone = dk_container_gone(&firm, name, sb->remove_ms);
 	crash_point("docker_removed");
 	dk_place_remove(&sb->place, gone);
 	cg_watch_close(&sb->watch);

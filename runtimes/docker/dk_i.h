@@ -167,6 +167,7 @@ struct dk_sandbox {
 	bool killed;	  /* by us, for certain */
 	uint64_t signals; /* bit n-1: signal n was sent */
 	char runtime_version[DK_VERSION_MAX];
+	uint32_t remove_ms; /* the longest that its removal may take */
 	struct rt_exit end;
 };
 
@@ -179,7 +180,7 @@ int dk_container_limit(struct dk_sandbox *sb, const struct rt_limits *limits, st
 /* Ends and removes it, and what it had of the host. What cannot be removed is left to sweep(). */
 void dk_container_remove(struct dk_sandbox *sb);
 /* Removes by name; true: there is none of this name now. */
-bool dk_container_gone(const struct rt_host *host, const char *name);
+bool dk_container_gone(const struct rt_host *host, const char *name, uint32_t limit_ms);
 /* The name of the container that belongs to a place. */
 int dk_container_name(const struct rt_host *host, const char *place, char ret[DK_NAME_MAX],
 		      struct sbx_error *e);

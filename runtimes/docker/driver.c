@@ -33,6 +33,7 @@ void dk_sandbox_init(struct dk_sandbox *sb, const struct rt_host *host)
 	*sb = (struct dk_sandbox){ .base.driver = &rt_docker,
 				   .host = host,
 				   .place.listener = -1,
+				   .remove_ms = DK_SMALL_MS,
 				   .sock = -1,
 				   .pidfd = -1,
 				   .watch = CG_WATCH_INIT,

@@ -22,9 +22,9 @@
 #include "runtimes/waiting_i.h"
 
 enum {
-	API_NEWEST = 47,	/* 1.47: what we know; an engine speaks older versions, too */
-	API_OLDEST = 40,	/* 1.40: Docker 19.03 */
-	ANSWER_GRACE_MS = 2000, /* the helper's own time limit comes first */
+	API_NEWEST = 47,       /* 1.47: what we know; an engine speaks older versions, too */
+	API_OLDEST = 40,       /* 1.40: Docker 19.03 */
+	ANSWER_GRACE_MS = 500, /* the helper's own time limit comes first */
 };
 
 static struct {

@@ -18,7 +18,13 @@
 #include "base/buf.h"
 #include "base/clock.h"
 
-enum { PREFLIGHT_SECONDS = 12, EMPTY_TAR = 1024, HOST_JSON_MAX = 4096 };
+enum {
+	PREFLIGHT_SECONDS = 8,
+	CLEAN_UP_MS =
+		1500, /* then for each of what was made: whoever asked waits for all runtimes */
+	EMPTY_TAR = 1024,
+	HOST_JSON_MAX = 4096,
+};
 
 #define PROBE_REPO "sandboxfs-probe"
 
@@ -39,7 +45,7 @@ static int64_t until_deadline(void *ctx, bool counts)
 static void remove_image(const struct rt_host *host, const char *name)
 {
 	char path[256];
-	struct dk_ask ask = { .method = DK_DELETE, .path = path, .limit_ms = DK_SMALL_MS };
+	struct dk_ask ask = { .method = DK_DELETE, .path = path, .limit_ms = CLEAN_UP_MS };
 	dk_autoanswer a = DK_ANSWER_INIT;
 
 	(void)snprintf(path, sizeof(path), "/images/%s?force=1", name);
@@ -146,6 +152,7 @@ static bool run_once(const struct rt_host *host, const char *image, int64_t unti
 	if (!own)
 		return false;
 	dk_sandbox_init(own, host);
+	own->remove_ms = CLEAN_UP_MS;
 	if (rt_docker.prepare(sb, &plan, NULL) == 0 && rt_docker.start(sb, &fds, NULL) == 0)
 		good = ends_well(sb, fds.exit, until_us);
 	sbx_closep(&fds.out);

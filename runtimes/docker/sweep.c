@@ -112,7 +112,7 @@ static bool remove_all(const struct rt_host *host, int dir, struct json_object *
 		if (!*id || strlen(id) >= DK_ID_MAX ||
 		    !is_gone(dir, dk_text(labels, "sandboxfs.owner")))
 			continue;
-		all &= sbx_boot_us() < until && dk_container_gone(host, id);
+		all &= sbx_boot_us() < until && dk_container_gone(host, id, DK_SMALL_MS);
 	}
 	return all;
 }

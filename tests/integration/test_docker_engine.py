@@ -55,6 +55,12 @@ class Case(unittest.TestCase):
         while e.containers():
             e.wait_event(lambda ev: ev.get("Action") == "destroy", lambda: None)
 
+    def wait_no_probe(self):
+        """What an engine did too late for a preflight goes with a later one."""
+        m = self.mount()
+        self.assertTrue(self.row(m)["available"])
+        self.wait_no_container()
+
     def gate(self, held, e=None):
         g = engine.Gate(e or E, held)
         self.addCleanup(g.close)
@@ -97,6 +103,19 @@ class Absent(Case):
             threading.Thread(target=serve, daemon=True).start()
             self.unavailable(self.mount(docker_host=d + "/s"))
             s.shutdown(socket.SHUT_RDWR)
+
+    def test_it_takes_calls_and_says_nothing(self):
+        """The door is there within its time, and the other runtimes with it."""
+        for held in (b"GET /version", b"/images/create", b"/containers/create", b"/start"):
+            with self.subTest(held=held):
+                g = self.gate(held)
+                m = self.mount(docker_host=g.socket)
+                g.wait_reached()
+                row = self.row(m)
+                self.assertEqual((row["available"], row["reasons"]), (False, ["docker_unavailable"]))
+                self.assertEqual(m.run({"command": ["true"]}).exit, "0")
+                g.release()
+        self.wait_no_probe()
 
     def test_it_dies_between_preflight_and_run(self):
         with engine.Engine() as own:

@@ -83,16 +83,19 @@ def root_without_shell():
 
 
 def root_with_python():
-    """The host's Python, with what it needs, beside busybox."""
+    """The host's Python and bash, with what they need, beside busybox."""
     python = os.path.realpath("/usr/bin/python3")
     library = "/usr/lib/" + os.path.basename(python)
-    wanted = {python}
+    wanted = {python, "/usr/bin/bash"}
     for where, folders, files in os.walk(library):
         folders[:] = [d for d in folders if d not in ("test", "dist-packages", "idlelib", "lib2to3", "__pycache__")]
         wanted |= {os.path.join(where, f) for f in files if f.endswith((".py", ".so"))}
-    ldd = subprocess.run(["ldd"] + [f for f in wanted if f == python or f.endswith(".so")], stdout=subprocess.PIPE,
+    ldd = subprocess.run(["ldd"] + [f for f in wanted if f.endswith(".so") or "/bin/" in f], stdout=subprocess.PIPE,
                          stderr=subprocess.DEVNULL, text=True, check=False).stdout
     libraries = {word for word in ldd.split() if word.startswith("/") and not word.endswith(":")}
+    # What only ctypes looks for.
+    libraries |= {p for p in (os.path.join(os.path.dirname(lib), "librt.so.1") for lib in libraries
+                              if os.path.basename(lib) == "libc.so.6") if os.path.exists(p)}
     out = io.BytesIO(root_with_shell())
     with tarfile.open(fileobj=out, mode="a") as t:
         for path in sorted(wanted):
