@@ -19,6 +19,7 @@
 #include "base/auto.h"
 #include "base/buf.h"
 #include "base/error.h"
+#include "runtimes/net/egress.h"
 
 struct json_object;
 
@@ -45,6 +46,7 @@ struct rt_host {
 	uint32_t uid_range;
 	const char *cgroup_root; /* where our leaves go; NULL: <own cgroup>/sandboxfs */
 	bool landlock; /* use it where the kernel has it (default); false only by setting */
+	bool egress; /* the operator lets sandboxes reach what is on his list, which is not empty */
 	/* What the next plan's limits will probably be: create() may fit the sandbox to them, off
 	 * the client's path. NULL: nothing is known. */
 	const struct rt_limits *expected;
@@ -86,6 +88,7 @@ struct rt_plan {
 	size_t n_files;
 	struct rt_limits limits;
 	enum rt_network network;
+	const struct egress_config *egress; /* with RT_NET_ALLOWLIST; else NULL */
 	bool stdin_open;   /* false: the command's stdin is at end of file from the start */
 	int workspace_fd;  /* directory to bind at /workspace; -1: a tmpfs of limits.workspace_* */
 	bool workspace_ro; /* it may be read only */
@@ -110,6 +113,9 @@ struct rt_exit {
 	uint64_t cpu_us;     /* user and system time of the whole tree */
 	uint64_t peak_bytes; /* peak memory of the tree; 0 when unknown */
 	bool lost; /* the sandbox vanished without a status (its init was killed from outside) */
+	bool has_egress; /* it had a network */
+	struct egress_counters egress;
+	const char *egress_list; /* see egress_list(); borrowed from the sandbox */
 };
 
 enum rt_signal_scope {
@@ -162,7 +168,8 @@ struct rt_driver {
 	int (*signal)(struct rt_sandbox *sb, enum rt_signal_scope scope, int sig);
 
 	/* Required. After rt_fds.exit is readable: true once every process is dead and *out is
-	 * filled; false: not yet, poll again. Never blocks. */
+	 * filled; false: not yet, poll again. Never blocks, but for two seconds at the most to
+	 * count what a network refused, when everything else is over. */
 	bool (*reap)(struct rt_sandbox *sb, struct rt_exit *out);
 
 	/* Required. CPU time and memory peak so far, for live usage; cheap. */

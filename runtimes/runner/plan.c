@@ -106,6 +106,35 @@ static void make_limits(const struct runner *r, const struct ms_run_spec *spec, 
 	l->strict = strcmp(spec->trust_level, "untrusted") == 0;
 }
 
+/* The run's own list, or the operator's; whether it is within that one is asked again there, since
+ * the settings may be others by now. */
+static int make_network(const struct runner *r, const struct ms_run_spec *spec,
+			struct plan_store *p, struct sbx_error *e)
+{
+	struct rt_plan *plan = &p->plan;
+
+	plan->network = RT_NET_DENY_ALL;
+	if (strcmp(spec->network_policy, "allowlist") != 0)
+		return 0;
+	if (!r->host.egress)
+		return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
+				"network_policy allowlist needs egress_enforcement, "
+				"egress_granular_enforcement and an egress_allowlist");
+	p->egress = (struct egress_config){
+		.tokens = (const char *const *)spec->network_allowlist,
+		.n_tokens = spec->n_network_allowlist,
+		.operator_list = r->settings->egress_allowlist,
+		.dns = r->settings->egress_dns,
+		.uid_base = r->host.uid_base,
+		.uid_range = r->host.uid_range,
+		.tick = r->tick, /* names may take long */
+		.tick_ctx = r->tick_ctx,
+	};
+	plan->network = RT_NET_ALLOWLIST;
+	plan->egress = &p->egress;
+	return 0;
+}
+
 static int open_workspace(const struct runner *r, const char *session_id, struct plan_store *p,
 			  struct sbx_error *e)
 {
@@ -149,8 +178,9 @@ int plan_make(const struct runner *r, const struct store_run *run, const struct 
 	plan->envp = ret->envp;
 	plan->cwd = ret->cwd;
 	make_limits(r, spec, &plan->limits);
-	plan->network =
-		strcmp(spec->network_policy, "allowlist") == 0 ? RT_NET_ALLOWLIST : RT_NET_DENY_ALL;
+	rc = make_network(r, spec, ret, e);
+	if (rc < 0)
+		return rc;
 	plan->stdin_open = spec->interactive || spec->stdin_len > 0;
 	plan->workspace_fd = -1;
 	return spec->session_id ? open_workspace(r, spec->session_id, ret, e) : 0;

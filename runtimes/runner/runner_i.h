@@ -63,6 +63,7 @@ struct plan_store {
 	struct rt_plan plan;
 	char **envp;
 	struct rt_file *files;
+	struct egress_config egress;
 	char *cwd;
 	char *image;
 	char image_digest[72]; /* "": it was not imported */
