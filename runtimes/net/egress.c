@@ -145,8 +145,9 @@ static int resolve(struct egress *x, const struct egress_config *c, struct sbx_e
 		l[i] = (struct look_up){ .x = x, .pin = &x->pins->pin[i], .route = route };
 		net_resolver_ask(resolver, l[i].pin->name, found, &l[i]);
 	}
-	net_resolver_finish(resolver, sbx_boot_us() + RESOLVE_SECONDS * SBX_SECOND_US, c->tick,
-			    c->tick_ctx);
+	if (!net_resolver_finish(resolver, sbx_boot_us() + RESOLVE_SECONDS * SBX_SECOND_US,
+				 c->wanted, c->wanted_ctx))
+		return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED, "the run is not wanted any more");
 	return check_needed(l, n, e);
 }
 

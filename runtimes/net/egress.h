@@ -29,8 +29,10 @@ struct egress_config {
 	const char *operator_list; /* comma separated; NULL: empty, and then nothing is allowed */
 	const char *dns; /* comma separated ADDR[:PORT] to ask for names; NULL: the host's */
 	uint32_t uid_base, uid_range; /* root only: whom the processes become; range 0: root */
-	void (*tick)(void *ctx); /* called now and then while names are resolved; NULL is fine */
-	void *tick_ctx;
+	/* Called about once a second while names are resolved; false: nobody wants them any more.
+	 * NULL is fine. */
+	bool (*wanted)(void *ctx);
+	void *wanted_ctx;
 };
 
 struct egress_counters {

@@ -14,7 +14,7 @@
 enum {
 	TRY_MS = 1500, /* of the first; the second takes as long again, for each server */
 	TRIES = 2,
-	TICK_MS = 1000,
+	WANTED_MS = 500,
 	EVENTS = 16,
 };
 
@@ -198,21 +198,23 @@ void net_resolver_work(struct net_resolver *r)
 	work(r, 0);
 }
 
-void net_resolver_finish(struct net_resolver *r, int64_t until_us, void (*tick)(void *ctx),
-			 void *tick_ctx)
+bool net_resolver_finish(struct net_resolver *r, int64_t until_us, bool (*wanted)(void *ctx),
+			 void *wanted_ctx)
 {
-	while (r->asked) {
+	bool go_on = true;
+
+	while (r->asked && go_on) {
 		int64_t left_ms = (until_us - sbx_boot_us()) / 1000;
 		int wait = net_resolver_wait_ms(r);
 
 		if (left_ms <= 0)
 			break;
-		if (left_ms > TICK_MS)
-			left_ms = TICK_MS;
+		if (left_ms > WANTED_MS)
+			left_ms = WANTED_MS;
 		work(r, wait < 0 || wait > left_ms ? (int)left_ms : wait);
-		if (tick)
-			tick(tick_ctx);
+		go_on = !wanted || wanted(wanted_ctx);
 	}
 	if (r->asked)
 		ares_cancel(r->channel);
+	return go_on;
 }

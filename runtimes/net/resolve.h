@@ -30,8 +30,8 @@ int net_resolver_fd(const struct net_resolver *r);
 int net_resolver_wait_ms(struct net_resolver *r);
 void net_resolver_work(struct net_resolver *r);
 /* Works until every question is answered or the time is over; then the rest is answered NO_REPLY.
- * Meanwhile tick, which may be NULL, is called once a second or more often. */
-void net_resolver_finish(struct net_resolver *r, int64_t until_us, void (*tick)(void *ctx),
-			 void *tick_ctx);
+ * Meanwhile wanted, which may be NULL, is called once a second or more often. False: it said no. */
+bool net_resolver_finish(struct net_resolver *r, int64_t until_us, bool (*wanted)(void *ctx),
+			 void *wanted_ctx);
 
 #endif

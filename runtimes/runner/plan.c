@@ -127,8 +127,8 @@ static int make_network(const struct runner *r, const struct ms_run_spec *spec,
 		.dns = r->settings->egress_dns,
 		.uid_base = r->host.uid_base,
 		.uid_range = r->host.uid_range,
-		.tick = r->tick, /* names may take long */
-		.tick_ctx = r->tick_ctx,
+		.wanted = r->host.wanted,
+		.wanted_ctx = r->host.wanted_ctx,
 	};
 	plan->network = RT_NET_ALLOWLIST;
 	plan->egress = &p->egress;

@@ -42,7 +42,7 @@ struct runner {
 	struct stock stock;
 };
 
-/* ---- stock.c: sandboxes made ahead ---- */
+/* ---- stock.c: sandboxes made ahead ----------------------------------------------------------- */
 
 /* r->sandbox becomes one that is ready, or stays NULL. */
 void stock_take(struct runner *r);

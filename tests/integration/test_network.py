@@ -351,6 +351,16 @@ say(name("move.test"), name("go.test"), cut_off(%r), get("127.0.0.1"))
             with self.subTest(name):
                 self.fails(self.mount(name, self.a.v4), message)
 
+    def test_a_run_that_waits_for_names_can_be_ended(self):
+        m = self.mount("silent.test")
+        r = m.submit(script("say('executed')"))
+        self.assertTrue(self.a.wait_dns("silent.test", 1))
+        r.ctl("cancel")
+        self.assertEqual(r.wait(), "killed")
+        r = m.run(script("say('executed')", startup_timeout_sec=1))
+        self.assertEqual(r.json()["status_reason_code"], "startup_timeout")
+        self.assertEqual(r.stdout, b"")
+
     def test_the_runs_list_is_within_the_operators(self):
         m = self.mount(self.a.v4, self.a.v6, "*.wild.test", "loop.test")
         out = self.lines(m, "say(get(%r)); say(get(%r, 8080)); say(get(%r)); say(name('x.y.wild.test')); say(name('wild.test'))"
