@@ -19,7 +19,8 @@ enum {
 	STREAMS_MAX = 16, /* connections to the resolver */
 	ANSWER_MAX = 2048,
 };
-#define IDLE_US (10 * SBX_SECOND_US)
+#define IDLE_US	 (10 * SBX_SECOND_US)
+#define PAUSE_US SBX_SECOND_US
 
 struct stream {
 	struct relay_source source; /* first */
@@ -44,6 +45,7 @@ struct relay_names {
 	struct relay_source udp_source, tcp_source;
 	int udp, tcp; /* borrowed */
 	uint32_t udp_watched, tcp_watched;
+	int64_t accept_us; /* when to accept again; 0: now */
 	struct stream streams[STREAMS_MAX];
 	struct waiting waiting[WAITING_MAX];
 };
@@ -215,7 +217,12 @@ static void tcp_ready(struct relay_source *source, uint32_t events)
 	struct relay *r = &net_relay;
 	int fd = accept4(r->names->tcp, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
-	(void)source, (void)events;
+	(void)events;
+	if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+		/* The host has no room; it would wake us again at once. */
+		net_relay_watch(r, source, r->names->tcp, &r->names->tcp_watched, 0);
+		r->names->accept_us = sbx_boot_us() + PAUSE_US;
+	}
 	for (size_t i = 0; i < STREAMS_MAX && fd >= 0; i++) {
 		struct stream *s = &r->names->streams[i];
 
@@ -253,7 +260,7 @@ bool net_names_begin(struct relay *r, int udp, int tcp)
 
 int64_t net_names_next_us(const struct relay *r)
 {
-	int64_t first = INT64_MAX;
+	int64_t first = r->names->accept_us ? r->names->accept_us : INT64_MAX;
 
 	for (size_t i = 0; i < STREAMS_MAX; i++) {
 		const struct stream *s = &r->names->streams[i];
@@ -266,6 +273,12 @@ int64_t net_names_next_us(const struct relay *r)
 
 void net_names_timers(struct relay *r, int64_t now_us)
 {
+	struct relay_names *names = r->names;
+
+	if (names->accept_us && now_us >= names->accept_us) {
+		names->accept_us = 0;
+		net_relay_watch(r, &names->tcp_source, names->tcp, &names->tcp_watched, EPOLLIN);
+	}
 	for (size_t i = 0; i < STREAMS_MAX; i++) {
 		struct stream *s = &r->names->streams[i];
 

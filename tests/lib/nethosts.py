@@ -254,8 +254,9 @@ def reason_not_here():
     """Why there can be no hosts, or None."""
     if os.geteuid() != 0:
         return "only root makes devices"
-    if subprocess.run(["unshare", "--net", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
-        return "no network namespaces here"
+    pair = ["unshare", "--net", "ip", "link", "add", "va", "type", "veth", "peer", "name", "vb"]
+    if subprocess.run(pair, stderr=subprocess.DEVNULL, check=False).returncode:
+        return "no network namespaces with devices here"
     return None
 
 
