@@ -198,6 +198,33 @@ static int audit_limits(struct store_tx *tx, const struct store_run *run,
 	return audit_add(tx, run, "artifacts_limited", "limited", &artifacts, e);
 }
 
+/* What a network was open to, and what was refused in it. Which names were asked for is the user's
+ * own business. */
+static int audit_network(struct store_tx *tx, const struct store_run *run,
+			 const struct orch_outcome *out, struct sbx_error *e)
+{
+	static const char *const refusals[] = { "tcp_packets",	 "udp_packets", "icmp_packets",
+						"other_packets", "addresses",	"names",
+						"busy" };
+	sbx_autojson *usage = json_tokener_parse(out->usage);
+	sbx_autobuf b = SBX_BUF_INIT(512 << 10);
+	bool limited = false;
+
+	sbx_buf_printf(&b, "{\"allowed\":%s,\"connections\":%lld,\"flows\":%lld", out->network,
+		       (long long)count_of(usage, "egress_connections"),
+		       (long long)count_of(usage, "egress_flows"));
+	for (size_t i = 0; i < SBX_COUNT(refusals); i++) {
+		char name[64];
+
+		(void)snprintf(name, sizeof(name), "egress_refused_%s", refusals[i]);
+		limited = limited || count_of(usage, name) > 0;
+		sbx_buf_printf(&b, ",\"refused_%s\":%lld", refusals[i],
+			       (long long)count_of(usage, name));
+	}
+	sbx_buf_puts(&b, "}");
+	return audit_add(tx, run, "network", limited ? "limited" : "allowed", &b, e);
+}
+
 static int audit_end(struct store_tx *tx, const struct store_run *run,
 		     const struct orch_outcome *out, struct sbx_error *e)
 {
@@ -225,6 +252,8 @@ static int audit_end(struct store_tx *tx, const struct store_run *run,
 	sbx_buf_printf(&b, ",\"capture_pattern_count\":%zu,\"duration_ms\":%lld}", out->n_patterns,
 		       run->started_us ? (long long)(sbx_now_us() - run->started_us) / 1000 : 0LL);
 	rc = audit_add(tx, run, "run", store_phase_name(out->phase), &b, e);
+	if (rc == 0 && out->network)
+		rc = audit_network(tx, run, out, e);
 	return rc < 0 ? rc : audit_limits(tx, run, out, e);
 }
 

@@ -19,7 +19,8 @@ struct orch_outcome {
 	int exit_code;
 	const char *usage; /* JSON object */
 	const char *image_digest, *runtime_version;
-	int64_t started_us; /* when the command began to execute; 0: it did not */
+	const char *network; /* JSON object: what an allowlist stood for; NULL: there was none */
+	int64_t started_us;  /* when the command began to execute; 0: it did not */
 	int64_t log_bytes;
 	const struct store_artifact *artifacts;
 	size_t n_artifacts;

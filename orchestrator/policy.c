@@ -11,6 +11,7 @@
 #include "base/auto.h"
 #include "orchestrator/image.h"
 #include "orchestrator/policy_i.h"
+#include "runtimes/net/targets.h"
 
 struct tier {
 	const char *name, *network_policy;
@@ -101,6 +102,24 @@ static int unsupported(const char *runtime, const char *requirement, const char 
 		       "Runtime '%s' does not satisfy requirement '%.200s'", runtime, requirement);
 	(void)sbx_error_details(e, "{\"runtime\":%s,\"requirement\":%s,\"reasons\":[\"%s\"]}",
 				name.data, wanted.data, reason);
+	return -SBX_E_POLICY_UNSUPPORTED;
+}
+
+static int not_allowed(const char *runtime, const char *target, struct sbx_error *e)
+{
+	sbx_autobuf wanted = SBX_BUF_INIT(8192);
+
+	sbx_buf_json_str(&wanted, target, strnlen(target, 1024));
+	if (sbx_buf_failed(&wanted))
+		return no_memory(e);
+	(void)sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
+		       "network_allowlist: \"%.200s\" is not within what the operator allows "
+		       "(egress_allowlist)",
+		       target);
+	(void)sbx_error_details(e,
+				"{\"runtime\":\"%s\",\"requirement\":\"network_allowlist\","
+				"\"found\":%s,\"reasons\":[\"target_not_allowed\"]}",
+				runtime, wanted.data);
 	return -SBX_E_POLICY_UNSUPPORTED;
 }
 
@@ -227,6 +246,31 @@ static int check_allowlist(const struct ms_run_spec *spec, const char *network, 
 	return -SBX_E_INVALID_SPEC;
 }
 
+/* A run may reach less than the operator lets runs reach, and never more. */
+static int check_targets(const struct orch_settings *s, const struct rt_known *rt,
+			 const struct ms_run_spec *spec, struct sbx_error *e)
+{
+	struct net_tokens wanted = { .n = 0 }, allowed = { .n = 0 };
+	size_t at = 0;
+	int rc = net_tokens_add((const char *const *)spec->network_allowlist,
+				spec->n_network_allowlist, "network_allowlist", SBX_E_INVALID_SPEC,
+				&wanted, e);
+
+	if (!rc)
+		rc = net_tokens_add_list(s->egress_allowlist, "egress_allowlist",
+					 SBX_E_INVALID_CONFIG, &allowed, e);
+	if (!rc) {
+		at = net_tokens_uncovered(&allowed, &wanted);
+		if (at < wanted.n)
+			rc = -SBX_E_POLICY_UNSUPPORTED;
+	}
+	net_tokens_clear(&wanted);
+	net_tokens_clear(&allowed);
+	return rc == -SBX_E_POLICY_UNSUPPORTED
+		       ? not_allowed(rt->name, spec->network_allowlist[at], e)
+		       : rc;
+}
+
 /* ---- what it gets ---------------------------------------------------------------------------- */
 
 static int64_t least(int64_t a, int64_t b)
@@ -330,6 +374,8 @@ int orch_policy_apply(const struct orch_settings *settings,
 		rc = choose_network(settings, rt, preflight, network, &eff.network_policy, e);
 	if (!rc)
 		rc = check_allowlist(spec, eff.network_policy, e);
+	if (!rc && spec->n_network_allowlist)
+		rc = check_targets(settings, rt, spec, e);
 	if (rc)
 		return rc;
 	eff.runtime = rt->name;

@@ -9,6 +9,7 @@
 #include "base/auto.h"
 #include "base/json.h"
 #include "orchestrator/settings_i.h"
+#include "runtimes/net/targets.h"
 
 #define DEFAULT_PATH "/etc/sandboxfs/sandboxfs.conf"
 
@@ -224,6 +225,27 @@ static int load_override(struct orch_settings *s, const char *option, struct sbx
 	return orch_setting_assign(s, i, eq + 1, "command line", "command line", e);
 }
 
+/* Targets that are none would be found out by the first run that wants a network. */
+static int check_egress(const struct orch_settings *s, struct sbx_error *e)
+{
+	struct net_tokens targets = { .n = 0 }, servers = { .n = 0 };
+	int rc = net_tokens_add_list(s->egress_allowlist, "egress_allowlist", SBX_E_INVALID_CONFIG,
+				     &targets, e);
+
+	if (!rc)
+		rc = net_tokens_add_list(s->egress_dns, "egress_dns", SBX_E_INVALID_CONFIG,
+					 &servers, e);
+	for (size_t i = 0; !rc && i < servers.n; i++)
+		if (!net_token_is_addr(&servers.all[i]))
+			rc = sbx_fail(e, SBX_E_INVALID_CONFIG,
+				      "egress_dns: found \"%s\", allowed are addresses, each with "
+				      "or without a :port",
+				      s->egress_dns);
+	net_tokens_clear(&targets);
+	net_tokens_clear(&servers);
+	return rc;
+}
+
 /* What no single row can say. */
 static int check_together(const struct orch_settings *s, struct sbx_error *e)
 {
@@ -231,7 +253,7 @@ static int check_together(const struct orch_settings *s, struct sbx_error *e)
 		return sbx_fail(e, SBX_E_INVALID_CONFIG,
 				"uid_base = %lld and uid_range = %lld reach beyond uid 4294967294",
 				(long long)s->uid_base, (long long)s->uid_range);
-	return 0;
+	return check_egress(s, e);
 }
 
 int orch_settings_load(const char *path, const char *const *overrides, size_t n_overrides,

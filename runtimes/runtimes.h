@@ -19,6 +19,7 @@
 #include "base/auto.h"
 #include "base/buf.h"
 #include "base/error.h"
+#include "runtimes/net/egress.h"
 
 struct json_object;
 
@@ -69,16 +70,16 @@ struct rt_docker {
 struct rt_host {
 	const char *state_dir;	/* must never be visible in a sandbox */
 	const char *mountpoint; /* nor this; NULL when there is none */
-	uint32_t uid_base;	/* root only: sandbox uids are uid_base + slot, slot < uid_range
-				 */
+	uint32_t uid_base;	/* root only: sandbox uids are uid_base + slot, slot < uid_range */
 	uint32_t uid_range;
 	const char *cgroup_root; /* where our leaves go; NULL: <own cgroup>/sandboxfs */
 	bool landlock; /* use it where the kernel has it (default); false only by setting */
 	const struct rt_docker *docker; /* NULL: the defaults of the settings */
 	/* During create(), prepare() and start(); NULL: nobody wants to interrupt them. */
 	const struct rt_waiting *waiting;
-	/* What the next plan's limits will probably be: create() may fit the sandbox to
-	 * them, off the client's path. NULL: nothing is known. */
+	bool egress; /* the operator lets sandboxes reach what is on his list, which is not empty */
+	/* What the next plan's limits will probably be: create() may fit the sandbox to them, off
+	 * the client's path. NULL: nothing is known. */
 	const struct rt_limits *expected;
 	struct rt_worktree worktree;
 };
@@ -87,67 +88,63 @@ struct rt_file {
 	const char *path; /* clean and relative to the workspace */
 	const void *data;
 	size_t len;
-	mode_t mode; /* permissions; with S_IFDIR a directory, with S_IFLNK a link to data,
-			else a file */
+	mode_t mode; /* permissions; with S_IFDIR a directory, with S_IFLNK a link to data, else a
+			file */
 };
 
 struct rt_limits {
 	int64_t memory_bytes; /* of all processes together, swap included */
-	int64_t pids;	      /* processes and threads of the command's tree, our init not counted
-			       */
+	int64_t pids; /* processes and threads of the command's tree, our init not counted */
 	int64_t nofile;
 	int64_t workspace_bytes, workspace_inodes; /* of /workspace */
 	int64_t tmp_bytes;			   /* of /tmp and /dev/shm, each */
 	double cpu;				   /* cores */
-	bool strict; /* fail prepare() unless memory and pids hold for the tree as a whole
-			(cgroup); otherwise per-process limits stand in where there is no
-			cgroup */
+	bool strict; /* fail prepare() unless memory and pids hold for the tree as a whole (cgroup);
+			otherwise per-process limits stand in where there is no cgroup */
 };
 
 struct rt_plan {
 	const char *run_id; /* for labels */
 	int64_t generation;
-	const char *image_path; /* host directory with the root file system; NULL: image
-				   "host" */
+	const char *image_path; /* host directory with the root file system; NULL: image "host" */
 	const char *image_name; /* as the document has it, for drivers with images_by_name */
 	char *const *argv;	/* NULL-terminated, at least one */
 	char *const *envp;	/* NULL-terminated NAME=value, complete */
-	size_t n_env_defaults;	/* the first so many of envp are ours, and an image may know
-				 * better
+	size_t n_env_defaults;	/* the first so many of envp are ours, and an image may know better
 				 */
 	const char *cwd;	/* absolute, inside; made when it is below /workspace and missing */
 	const struct rt_file *files;
 	size_t n_files;
 	struct rt_limits limits;
 	enum rt_network network;
+	const struct egress_config *egress; /* with RT_NET_ALLOWLIST; else NULL */
 	bool stdin_open;   /* false: the command's stdin is at end of file from the start */
-	int workspace_fd;  /* directory to bind at /workspace; -1: a tmpfs of
-			      limits.workspace_* */
+	int workspace_fd;  /* directory to bind at /workspace; -1: a tmpfs of limits.workspace_* */
 	bool workspace_ro; /* it may be read only */
 };
 
-/* ---- what a driver says
- * ---------------------------------------------------------------------- */
+/* ---- what a driver says ---------------------------------------------------------------------- */
 
 struct rt_fds {
 	int out, err;  /* read ends, non-blocking */
 	int in;	       /* write end, non-blocking; -1 without stdin_open */
 	int exit;      /* readable when reap() has something to say */
-	int workspace; /* O_RDONLY directory of the workspace, usable after the sandbox is
-			  dead; -1 when the driver has none */
+	int workspace; /* O_RDONLY directory of the workspace, usable after the sandbox is dead; -1
+			  when the driver has none */
 };
 
 struct rt_exit {
-	int status;	     /* wait status of the command as in waitpid(2) */
-	int exec_errno;	     /* the command could not be executed; status is then 127 << 8 or 126
-				<< 8 */
-	bool oom;	     /* the kernel killed for memory, at least once in the tree */
-	bool pids_hit;	     /* a fork was refused by the pids limit, at least once */
+	int status;	/* wait status of the command as in waitpid(2) */
+	int exec_errno; /* the command could not be executed; status is then 127 << 8 or 126 << 8 */
+	bool oom;	/* the kernel killed for memory, at least once in the tree */
+	bool pids_hit;	/* a fork was refused by the pids limit, at least once */
 	bool killed_by_us;   /* signal() or destroy() ended it */
 	uint64_t cpu_us;     /* user and system time of the whole tree */
 	uint64_t peak_bytes; /* peak memory of the tree; 0 when unknown */
-	bool lost;	     /* the sandbox vanished without a status (its init was killed from
-				outside) */
+	bool lost; /* the sandbox vanished without a status (its init was killed from outside) */
+	bool has_egress; /* it had a network */
+	struct egress_counters egress;
+	const char *egress_list; /* see egress_list(); borrowed from the sandbox */
 };
 
 enum rt_signal_scope {
@@ -164,8 +161,8 @@ struct rt_sandbox_base {
 /* What a preflight found by trying. */
 enum { RT_REASONS_MAX = 8 };
 struct rt_preflight {
-	const char *reasons[RT_REASONS_MAX]; /* raw reason literals, static strings; none:
-						available */
+	const char
+		*reasons[RT_REASONS_MAX]; /* raw reason literals, static strings; none: available */
 	size_t n_reasons;
 	bool deny_all_ready, allowlist_ready;
 	bool trusted, standard, untrusted; /* trust levels it can serve here */
@@ -185,9 +182,8 @@ struct rt_driver {
 	/* Unused sandboxes are small (half a MiB) and fast to make, so that a runner may
 	 * keep many of them. */
 	bool may_stock;
-	bool images_by_name; /* it finds images itself: a plan has an image_name and no
-			      * image_path
-			      */
+	/* It finds images itself: a plan has an image_name and no image_path. */
+	bool images_by_name;
 
 	/* Required. Tries the thing itself, with a time limit of its own (a few seconds),
 	 * and leaves nothing behind. Always fills *out. */
@@ -211,8 +207,9 @@ struct rt_driver {
 	 * certain. */
 	int (*signal)(struct rt_sandbox *sb, enum rt_signal_scope scope, int sig);
 
-	/* Required. After rt_fds.exit is readable: true once every process is dead and *out
-	 * is filled; false: not yet, poll again. Never blocks. */
+	/* Required. After rt_fds.exit is readable: true once every process is dead and *out is
+	 * filled; false: not yet, poll again. Never blocks, but for two seconds at the most to
+	 * count what a network refused, when everything else is over. */
 	bool (*reap)(struct rt_sandbox *sb, struct rt_exit *out);
 
 	/* Required. CPU time and memory peak so far, for live usage; cheap. */
@@ -234,8 +231,7 @@ struct rt_driver {
 /* NULL: a runtime without a driver in this build (its preflight reasons say why). */
 const struct rt_driver *rt_driver_find(const char *name);
 
-/* ---- what is known about every runtime
- * ------------------------------------------------------- */
+/* ---- what is known about every runtime ------------------------------------------------------- */
 
 enum rt_support { RT_UNSUPPORTED = 1, RT_SUPPORTED, RT_SCAFFOLD, RT_HOST_GATED, RT_NOT_APPLICABLE };
 const char *rt_support_name(enum rt_support s);
@@ -277,8 +273,7 @@ void rt_preflight(const char *name, const struct rt_host *host, struct rt_prefli
 void rt_preflight_json(const struct rt_preflight *p, struct sbx_buf *out);
 int rt_preflight_from_json(struct json_object *o, struct rt_preflight *ret);
 
-/* raw reason -> stable code ("host_prerequisite_missing", ...; "unknown"). Static string.
- */
+/* raw reason -> stable code ("host_prerequisite_missing", ...; "unknown"). Static string. */
 const char *rt_reason_normalize(const char *raw);
 struct rt_reason_info {
 	const char *code, *category, *severity, *operator_action;

@@ -12,7 +12,8 @@
 build_needs='
 cmd:gcc=gcc hdr:stdio.h=libc6-dev cmd:meson=meson cmd:ninja=ninja-build cmd:pkg-config=pkg-config
 pc:fuse3=libfuse3-dev cmd:fusermount3=fuse3 pc:json-c=libjson-c-dev pc:sqlite3=libsqlite3-dev
-pc:libseccomp=libseccomp-dev pc:inih=libinih-dev pc:libcrypto=libssl-dev
+pc:libseccomp=libseccomp-dev pc:libcares=libc-ares-dev pc:libnftables=libnftables-dev pc:libmnl=libmnl-dev
+pc:inih=libinih-dev pc:libcrypto=libssl-dev
 pc:libarchive=libarchive-dev
 pc:cmocka=libcmocka-dev
 pc:libmicrohttpd=libmicrohttpd-dev pc:gnutls=libgnutls28-dev hdr:wslay/wslay.h=libwslay-dev pc:libjwt=libjwt-dev
@@ -21,7 +22,7 @@ pc:libarchive=libarchive-dev'
 
 test_needs='
 cmd:python3=python3 cmd:bwrap=bubblewrap cmd:rsync=rsync static:busybox=busybox-static
-cmd:git=git cmd:tar=tar cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps cmd:curl=curl'
+cmd:git=git cmd:tar=tar cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps cmd:curl=curl cmd:ip=iproute2'
 
 # Without these some tests are skipped, and say so.
 test_wishes='

@@ -319,6 +319,11 @@ static int admit(struct ns_sandbox *sb, const struct ends *d, bool in_v2, enum n
 	if (sb->mnt < 0)
 		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
 				      "cannot hold the mount namespace");
+	if (!sb->net) {
+		/* Later, when init is protected, an ordinary user could not. */
+		sb->netns = openat(proc, "ns/net", O_RDONLY | O_CLOEXEC);
+		sb->userns = openat(proc, "ns/user", O_RDONLY | O_CLOEXEC);
+	}
 	*stage = NS_STAGE_OTHER;
 	r = ns_send(sb->sock, &iov, 1, -1);
 	if (r < 0)
@@ -442,8 +447,8 @@ int ns_build(struct ns_sandbox *sb, const char *image, int workspace_fd, enum ns
 
 void ns_teardown(struct ns_sandbox *sb)
 {
-	int *fds[] = { &sb->pidfd, &sb->sock, &sb->command, &sb->exit,	    &sb->score,
-		       &sb->in,	   &sb->out,  &sb->err,	    &sb->workspace, &sb->mnt };
+	int *fds[] = { &sb->pidfd, &sb->sock, &sb->command,   &sb->exit, &sb->score, &sb->in,
+		       &sb->out,   &sb->err,  &sb->workspace, &sb->mnt,	 &sb->netns, &sb->userns };
 
 	if (sb->pid > 0 && !sb->gone) {
 		(void)syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0);
@@ -452,6 +457,7 @@ void ns_teardown(struct ns_sandbox *sb)
 	}
 	sb->pid = 0;
 	sb->gone = false;
+	(void)egress_close(sbx_steal(&sb->egress));
 	sb->fitted = false;
 	ns_net_give_back(sbx_steal(&sb->net));
 	for (size_t i = 0; i < SBX_COUNT(fds); i++)

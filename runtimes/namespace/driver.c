@@ -71,6 +71,7 @@ int ns_create(const struct rt_host *host, struct ns_sandbox **ret, enum ns_stage
 	sb->own_ids = ns_is_root() && host->uid_range > 0;
 	sb->pidfd = sb->sock = sb->command = sb->exit = sb->score = -1;
 	sb->in = sb->out = sb->err = sb->workspace = sb->mnt = -1;
+	sb->netns = sb->userns = -1;
 	if (strcmp(cg_name(cg), "none") != 0) {
 		*stage = NS_STAGE_CGROUP;
 		r = cg_leaf_new(cg, &sb->leaf, e);
@@ -253,6 +254,11 @@ static bool reap(struct rt_sandbox *s, struct rt_exit *out)
 			x->cpu_us = done.cpu_us;
 		if (!x->peak_bytes)
 			x->peak_bytes = done.peak_bytes;
+		x->has_egress = sb->egress;
+		if (sb->egress) {
+			egress_count(sb->egress, &x->egress);
+			x->egress_list = egress_list(sb->egress);
+		}
 	}
 	*out = *x;
 	return true;

@@ -30,6 +30,8 @@ enum { COUNTERS_MAX = 32 << 10 };
 
 struct ns_net {
 	int fd;	    /* owned; the namespace */
+	bool old;   /* an earlier sandbox had it */
+	bool used;  /* somebody has set up a network in it, whatever the counters say */
 	size_t len; /* of the counters' texts when it was new */
 	char new[COUNTERS_MAX];
 };
@@ -136,12 +138,25 @@ static bool untouched(const struct ns_net *n)
 	return len == n->len && len < COUNTERS_MAX && memcmp(now, n->new, len) == 0;
 }
 
+bool ns_net_is_new(const struct ns_net *n)
+{
+	return !n->old;
+}
+
+int ns_net_use(struct ns_net *n)
+{
+	n->used = true;
+	return n->fd;
+}
+
 void ns_net_give_back(struct ns_net *n)
 {
-	if (n && !kept && untouched(n))
-		kept = n;
-	else
+	if (!n || kept || n->used || !untouched(n)) {
 		(void)net_free(n);
+		return;
+	}
+	n->old = true;
+	kept = n;
 }
 
 int ns_net_enter(const struct ns_net *n, int *ret_own)

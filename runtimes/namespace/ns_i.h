@@ -189,11 +189,12 @@ int ns_filter_get(const struct sock_filter **ret, size_t *ret_len, struct sbx_er
 struct ns_sandbox {
 	struct rt_sandbox_base base; /* first */
 	const struct rt_host *host;
-	struct cg_leaf *leaf; /* owned; NULL: no groups here */
-	struct ns_net *net;   /* owned; NULL: init's own */
-	char *image;	      /* owned; NULL: "host" */
-	bool has_bound;	      /* the workspace was bound when the root was built */
-	bool bind_ro;	      /* and is to be bound read-only */
+	struct cg_leaf *leaf;  /* owned; NULL: no groups here */
+	struct ns_net *net;    /* owned; NULL: init's own */
+	struct egress *egress; /* owned; NULL: no network */
+	char *image;	       /* owned; NULL: "host" */
+	bool has_bound;	       /* the workspace was bound when the root was built */
+	bool bind_ro;	       /* and is to be bound read-only */
 	bool own_ids;
 	uid_t uid; /* the command's user, outside */
 
@@ -205,6 +206,8 @@ struct ns_sandbox {
 	int exit;	  /* epoll of sock and pidfd: something for reap() */
 	int in, out, err; /* the runner's ends of the pipes */
 	int mnt;	  /* the mount namespace: held so that its end is not init's to wait for */
+	int netns,
+		userns; /* of init; -1: it has a network namespace of the host's, which is `net` */
 	int workspace;
 
 	bool fitted;		    /* to fitted_to, with an empty workspace and nothing else */
@@ -236,6 +239,10 @@ pid_t ns_template_clone(int mnt, const struct clone_args *args, size_t size);
 /* net.c, root only: a network namespace with loopback up in which nothing has happened yet. */
 struct ns_net;
 int ns_net_take(struct ns_net **ret, struct sbx_error *e);
+/* Has no other sandbox had it before? */
+bool ns_net_is_new(const struct ns_net *n);
+/* The namespace, for setns(2); borrowed. It is not kept for another sandbox afterwards. */
+int ns_net_use(struct ns_net *n);
 /* When everything in it is dead. NULL is fine. */
 void ns_net_give_back(struct ns_net *n);
 /* Puts the caller into it until ns_net_leave(). -1 with errno set. */

@@ -48,7 +48,7 @@ static bool ends_well(struct rt_sandbox *sb, int exit_fd)
 }
 
 /* Any program that does nothing will do; a host need not have the first. */
-static bool run_once(struct ns_sandbox *ns)
+static bool run_once(struct ns_sandbox *ns, const struct egress_config *egress)
 {
 	struct rt_sandbox *sb = (struct rt_sandbox *)ns;
 	char shell[] = "/bin/sh", option[] = "-c", script[] = ":", path[] = "PATH=/usr/bin:/bin";
@@ -66,7 +66,8 @@ static bool run_once(struct ns_sandbox *ns)
 			    .workspace_inodes = 64,
 			    .tmp_bytes = 1 << 20,
 			    .cpu = 1 },
-		.network = RT_NET_DENY_ALL,
+		.network = egress ? RT_NET_ALLOWLIST : RT_NET_DENY_ALL,
+		.egress = egress,
 		.workspace_fd = -1,
 	};
 	struct rt_fds fds = { -1, -1, -1, -1, -1 };
@@ -80,6 +81,21 @@ static bool run_once(struct ns_sandbox *ns)
 	sbx_closep(&fds.exit);
 	sbx_closep(&fds.workspace);
 	return good;
+}
+
+/* A network with one target, which is for documentation (RFC 5737) and is not spoken to. */
+static bool try_network(const struct rt_host *host)
+{
+	const struct egress_config egress = { .operator_list = "192.0.2.1",
+					      .uid_base = host->uid_base,
+					      .uid_range = host->uid_range };
+	struct ns_sandbox *sb = NULL;
+	enum ns_stage stage;
+	bool works = host->egress && ns_create(host, &sb, &stage, NULL) == 0;
+
+	works = works && run_once(sb, &egress);
+	rt_namespace.destroy((struct rt_sandbox *)sb);
+	return works;
 }
 
 static char *host_json(const struct cg *groups, bool users, bool filter)
@@ -107,11 +123,12 @@ void ns_preflight(const struct rt_host *host, struct rt_preflight *out)
 
 	memset(out, 0, sizeof(*out));
 	works = ns_create(host, &sb, &stage, NULL) == 0;
-	if (works && !run_once(sb)) {
+	if (works && !run_once(sb, NULL)) {
 		works = false;
 		stage = NS_STAGE_OTHER;
 	}
 	rt_namespace.destroy((struct rt_sandbox *)sb);
+	out->allowlist_ready = works && try_network(host);
 	cg_trim(groups);
 	if (!works)
 		add(out, stage);

@@ -23,10 +23,11 @@ static int check_plan(const struct ns_sandbox *sb, const struct rt_plan *p, stru
 		return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the plan has no command");
 	if (!p->cwd || p->cwd[0] != '/' || strlen(p->cwd) > SBX_PATH_MAX)
 		return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the plan's cwd is not an absolute path");
-	if (p->network != RT_NET_DENY_ALL)
+	if (p->network != RT_NET_DENY_ALL && !(p->network == RT_NET_ALLOWLIST && p->egress))
 		return sbx_fail(
 			e, SBX_E_POLICY_UNSUPPORTED,
-			"runtime 'namespace' has no network but the sandbox's own loopback");
+			"runtime 'namespace' has the sandbox's own loopback, or an allowlist "
+			"of targets, which is missing");
 	if (p->limits.strict && !(cg_has(groups, CG_MEMORY) && cg_has(groups, CG_PIDS)))
 		return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
 				"memory and processes cannot be limited here: the service has no "
@@ -39,14 +40,23 @@ static bool same_image(const char *a, const char *b)
 	return a && b ? strcmp(a, b) == 0 : a == b;
 }
 
+/* A network is for a namespace that nobody else has had, although nothing happened in it. */
+static bool fits_network(const struct ns_sandbox *sb, const struct rt_plan *p)
+{
+	return p->network == RT_NET_DENY_ALL || !sb->net || ns_net_is_new(sb->net);
+}
+
 /* Throws the waiting processes away when they were made for something else. */
 static int fit_build(struct ns_sandbox *sb, const struct rt_plan *p, struct sbx_error *e)
 {
 	int bind = sb->own_ids ? -1 : p->workspace_fd; /* root sends a mount instead */
 	enum ns_stage stage;
 
-	if (sb->pid > 0 && same_image(sb->image, p->image_path) && bind < 0 && !sb->has_bound)
+	if (sb->pid > 0 && same_image(sb->image, p->image_path) && bind < 0 && !sb->has_bound &&
+	    fits_network(sb, p))
 		return 0;
+	if (sb->net && p->network != RT_NET_DENY_ALL)
+		(void)ns_net_use(sb->net); /* so that the next one is new */
 	ns_teardown(sb);
 	sb->bind_ro = p->workspace_ro;
 	return ns_build(sb, p->image_path, bind, &stage, e);
@@ -229,17 +239,51 @@ int ns_fit_ahead(struct ns_sandbox *sb, const struct rt_limits *limits, struct s
 	return 0;
 }
 
+/* ---- network --------------------------------------------------------------------------------- */
+
+/* Whatever it is, the policy could not be carried out. */
+static int policy_failed(int r, struct sbx_error *e)
+{
+	if (r == 0 || r == -SBX_E_NO_MEMORY)
+		return r;
+	if (e)
+		e->code = SBX_E_POLICY_UNSUPPORTED;
+	return -SBX_E_POLICY_UNSUPPORTED;
+}
+
+/* The list and its names, before anything is made for the run. */
+static int open_network(const struct rt_plan *p, struct egress **ret, struct sbx_error *e)
+{
+	return p->network == RT_NET_DENY_ALL ? 0 : policy_failed(egress_open(p->egress, ret, e), e);
+}
+
+static int enter_network(struct ns_sandbox *sb, struct egress **egress, struct sbx_error *e)
+{
+	int netns;
+
+	if (!*egress)
+		return 0;
+	netns = sb->net ? ns_net_use(sb->net) : sb->netns;
+	sb->egress = sbx_steal(egress);
+	return policy_failed(egress_enter(sb->egress, netns, sb->net ? -1 : sb->userns, e), e);
+}
+
 int ns_prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *e)
 {
 	struct ns_sandbox *sb = (struct ns_sandbox *)s;
+	SBX_AUTO(egress_closep) struct egress *egress = NULL;
 	int r = check_plan(sb, p, e);
 
 	if (r == 0)
 		r = check_files(p, e);
 	if (r == 0)
+		r = open_network(p, &egress, e);
+	if (r == 0)
 		r = fit_build(sb, p, e);
 	if (r == 0 && !fits(sb, p))
 		r = fit(sb, p, e);
+	if (r == 0)
+		r = enter_network(sb, &egress, e);
 	/* Not earlier: the command enters its cwd and the Landlock rules as soon as it knows them.
 	 */
 	if (r == 0)

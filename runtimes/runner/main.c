@@ -113,6 +113,8 @@ static void fill_host(struct runner *r, const struct args *a)
 		.uid_range = (uint32_t)r->settings->uid_range,
 		.cgroup_root = r->settings->cgroup_root,
 		.landlock = r->settings->landlock,
+		.egress = r->settings->egress_enforcement &&
+			  r->settings->egress_granular_enforcement && r->settings->egress_allowlist,
 		.worktree = {
 			.allowed_dirs = r->settings->worktree_allowed_dirs,
 			.env = r->settings->worktree_env,

@@ -8,6 +8,34 @@
 
 #include "base/clock.h"
 
+/* What the network let through and what not; docs/network.md has the keys. */
+static void egress_json(const struct egress_counters *c, struct sbx_buf *b)
+{
+	const struct {
+		const char *key;
+		uint64_t n;
+	} counters[] = {
+		{ "connections", c->connections },
+		{ "failed_connections", c->failed_connections },
+		{ "flows", c->flows },
+		{ "bytes_sent", c->bytes_sent },
+		{ "bytes_received", c->bytes_received },
+		{ "refused_tcp_packets", c->refused_tcp },
+		{ "refused_udp_packets", c->refused_udp },
+		{ "refused_icmp_packets", c->refused_icmp },
+		{ "refused_other_packets", c->refused_other },
+		{ "refused_addresses", c->refused_addresses },
+		{ "refused_names", c->refused_names },
+		{ "refused_busy", c->refused_busy },
+	};
+
+	for (size_t i = 0; i < SBX_COUNT(counters); i++)
+		sbx_buf_printf(b, ",\"egress_%s\":%llu", counters[i].key,
+			       (unsigned long long)counters[i].n);
+	if (c->lost)
+		sbx_buf_puts(b, ",\"egress_lost\":1");
+}
+
 static void usage_json(const struct ending *end, const struct log_writer *log,
 		       const struct collected *c, struct sbx_buf *b)
 {
@@ -34,6 +62,8 @@ static void usage_json(const struct ending *end, const struct log_writer *log,
 		sbx_buf_puts(b, ",\"pids_limit_hit\":1");
 	if (end->workspace_full)
 		sbx_buf_puts(b, ",\"workspace_full\":1");
+	if (x->has_egress)
+		egress_json(&x->egress, b);
 	if (c->ran)
 		sbx_buf_printf(
 			b,
@@ -129,6 +159,7 @@ void outcome_make(const struct ms_run_spec *spec, const struct rt_plan *plan,
 	}
 	usage_json(end, log, arts, usage);
 	out->usage = sbx_buf_failed(usage) ? "{}" : usage->data;
+	out->network = end->exit.has_egress ? end->exit.egress_list : NULL;
 	out->log_bytes = log ? log_writer_bytes(log) : 0;
 	out->artifacts = arts->list;
 	out->n_artifacts = arts->n;

@@ -118,6 +118,43 @@ void plan_expect(const struct runner *r, struct rt_limits *ret)
 	make_limits(r, &bare, ret);
 }
 
+/* For the library of networks, which knows nothing of runs. */
+static bool still_wanted(void *ctx)
+{
+	const struct rt_waiting *w = ctx;
+
+	return w->turn(w->ctx, true) != RT_GIVE_UP;
+}
+
+/* The run's own list, or the operator's; whether it is within that one is asked again there, since
+ * the settings may be others by now. */
+static int make_network(const struct runner *r, const struct ms_run_spec *spec,
+			struct plan_store *p, struct sbx_error *e)
+{
+	struct rt_plan *plan = &p->plan;
+
+	plan->network = RT_NET_DENY_ALL;
+	if (strcmp(spec->network_policy, "allowlist") != 0)
+		return 0;
+	if (!r->host.egress)
+		return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
+				"network_policy allowlist needs egress_enforcement, "
+				"egress_granular_enforcement and an egress_allowlist");
+	p->egress = (struct egress_config){
+		.tokens = (const char *const *)spec->network_allowlist,
+		.n_tokens = spec->n_network_allowlist,
+		.operator_list = r->settings->egress_allowlist,
+		.dns = r->settings->egress_dns,
+		.uid_base = r->host.uid_base,
+		.uid_range = r->host.uid_range,
+		.wanted = r->host.waiting ? still_wanted : NULL,
+		.wanted_ctx = (void *)(uintptr_t)r->host.waiting,
+	};
+	plan->network = RT_NET_ALLOWLIST;
+	plan->egress = &p->egress;
+	return 0;
+}
+
 static int open_workspace(const struct runner *r, const char *session_id, struct plan_store *p,
 			  struct sbx_error *e)
 {
@@ -166,8 +203,9 @@ int plan_make(const struct runner *r, const struct store_run *run, const struct 
 	plan->envp = ret->envp;
 	plan->cwd = ret->cwd;
 	make_limits(r, spec, &plan->limits);
-	plan->network =
-		strcmp(spec->network_policy, "allowlist") == 0 ? RT_NET_ALLOWLIST : RT_NET_DENY_ALL;
+	rc = make_network(r, spec, ret, e);
+	if (rc < 0)
+		return rc;
 	plan->stdin_open = spec->interactive || spec->stdin_len > 0;
 	plan->workspace_fd = -1;
 	return spec->session_id ? open_workspace(r, spec->session_id, ret, e) : 0;

@@ -43,7 +43,7 @@ struct runner {
 	struct stock stock;
 };
 
-/* ---- stock.c: sandboxes made ahead ---- */
+/* ---- stock.c: sandboxes made ahead ----------------------------------------------------------- */
 
 /* r->sandbox becomes one that is ready, or stays NULL. */
 void stock_take(struct runner *r);
@@ -64,6 +64,7 @@ struct plan_store {
 	struct rt_plan plan;
 	char **envp;
 	struct rt_file *files;
+	struct egress_config egress;
 	char *cwd;
 	char *image;
 	char image_digest[72]; /* "": it was not imported */

@@ -233,6 +233,24 @@ REFUSALS = (
     Refusal("an unknown session", {"command": ["true"], "session_id": "no-such"}, "session_not_found"),
     Refusal("a runtime of another system", spec("true", runtime="vz_macos"), "runtime_unavailable"),
     Refusal("a network that is not there", spec("true", network_policy="allowlist"), "policy_unsupported"),
+    Refusal("targets without a network", spec("true", network_policy="deny_all", network_allowlist=["192.0.2.1"])),
+)
+
+
+def target(*targets):
+    return spec("true", network_policy="allowlist", network_allowlist=list(targets))
+
+
+EGRESS = (
+    Refusal("a target beyond the operators", target("192.0.2.1", "192.0.2.2"), "policy_unsupported"),
+    Refusal("a larger network", target("192.0.0.0/16"), "policy_unsupported"),
+    Refusal("every port where one is allowed", target("example.org"), "policy_unsupported"),
+    Refusal("another name", target("example.com:443"), "policy_unsupported"),
+    Refusal("bits beyond the prefix", target("192.0.2.1/24")),
+    Refusal("a target that is nonsense", target("no such thing")),
+    Refusal("a port that is none", target("192.0.2.1:99999")),
+    Refusal("an empty target", target("")),
+    Refusal("targets for no network", spec("true", network_allowlist=["192.0.2.1"])),
 )
 
 
@@ -334,6 +352,32 @@ def fill(case, rows):
 
 fill(Runs, RUNS)
 fill(Refusals, REFUSALS)
+
+
+class Egress(House):
+    """Doors of a host with networks."""
+    settings = dict(House.settings, egress_enforcement="true", egress_granular_enforcement="true",
+                    egress_allowlist="192.0.2.1,example.org:443")
+    table = doors.errors_table()
+    row = Refusals.row
+
+    def test_check_says_the_same_of_everything(self):
+        for row in EGRESS:
+            with self.subTest(row.name):
+                verdicts = [d.check(row.document) for d in self.p.both]
+                self.assertEqual(verdicts[0], verdicts[1])
+                self.assertFalse(json.loads(verdicts[0])["accepted"])
+
+    def test_a_run_with_a_network_is_the_same_through_both(self):
+        for one, other in self.pairs():
+            with self.subTest(one.name):
+                run = one.submit(target("192.0.2.1"))
+                self.assertEqual(other.wait(run)["network_policy"], "allowlist")
+                self.same_view(run)
+                self.assertEqual(one.view(run).status["resource_usage"]["egress_connections"], 0)
+
+
+fill(Egress, EGRESS)
 
 
 class Defaults(House):

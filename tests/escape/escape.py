@@ -260,6 +260,7 @@ class Attempts(unittest.TestCase):
     """A group of rows: its runs are made once, then each row is a test of its own."""
     rows = ()
     settings = {}
+    spec = {}  # what the documents of its runs have besides
     where = None
 
     @classmethod
@@ -284,7 +285,7 @@ class Attempts(unittest.TestCase):
     @classmethod
     def start_batch(cls, rows, trust):
         try:
-            return cls.m.submit(batch_spec(rows, cls.canary, trust_level=trust))
+            return cls.m.submit(batch_spec(rows, cls.canary, trust_level=trust, **cls.spec))
         except sbx.Refused as e:
             if e.code in ("policy_unsupported", "runtime_unavailable"):
                 return e.message

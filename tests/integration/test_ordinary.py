@@ -14,6 +14,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import fskit  # noqa: E402
 import gitkit  # noqa: E402
+import nethosts  # noqa: E402
 import sbx  # noqa: E402
 
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18
@@ -191,6 +192,24 @@ class Worktree(unittest.TestCase):
             self.assertEqual(f.read(), "of the session\n")
 
 
+@unittest.skipIf(reason_not_to(), reason_not_to() or "")
+@unittest.skipUnless("SBX_TEST_HOST" in os.environ, "only root makes machines to talk to")
+class OrdinaryNetwork(unittest.TestCase):
+    def test_an_allowlist_holds(self):
+        v4, v6 = os.environ["SBX_TEST_HOST"].split()
+        with open(os.path.join(os.path.dirname(nethosts.__file__), "netclient.py"), encoding="utf-8") as f:
+            client = f.read()
+        with sbx.Mount(settings={"egress_enforcement": "true", "egress_granular_enforcement": "true",
+                                 "egress_allowlist": "good.test:80,[%s]:7007" % v6, "egress_dns": v4}) as m:
+            r = m.run({"command": ["python3", "-c", client + "say(get('good.test')); say(get({0!r})); say(udp({1!r}))\n"
+                                   "say(get({0!r}, 8080)); say(udp({0!r})); say(name('bad.test'))".format(v4, v6)],
+                       "network_policy": "allowlist"})
+            self.assertEqual((r.exit, r.stdout.decode().splitlines()), (
+                "0", ["allowed 80", "allowed 80", "allowed one allowed two", "ECONNREFUSED", "EPERM",
+                      "[Errno -2] Name or service not known"]), (r.stderr, r.json()["message"]))
+            self.assertEqual(r.json()["resource_usage"]["egress_refused_tcp_packets"], 1)
+
+
 STAGE = "/mnt"  # covered in the mount namespace of this test
 
 
@@ -224,10 +243,26 @@ def become_nobody():
     return True
 
 
-if __name__ == "__main__":
-    if sbx.ROOT and os.path.exists("/dev/fuse") and become_nobody():
+def go_on_as_nobody():
+    if become_nobody():
         # Anew, so that every module sees the user that it is now; root's own interpreter may be private.
         python = sys.executable if os.access(sys.executable, os.X_OK) else "/usr/bin/python3"
         me = os.path.join(os.environ["SBX_SOURCE_ROOT"], "tests/integration", os.path.basename(__file__))
         os.execv(python, [python, me, *sys.argv[1:]])
     sbx.main()
+
+
+if __name__ == "__main__":
+    if not sbx.ROOT or not os.path.exists("/dev/fuse"):
+        sbx.main()
+    if nethosts.reason_not_here():
+        go_on_as_nobody()
+    # Another machine, which only root can make.
+    with nethosts.Host("allowed") as host:
+        host.zone({"good.test": {"A": [host.v4], "AAAA": [host.v6]}})
+        os.environ["SBX_TEST_HOST"] = " ".join((host.v4, host.v6))
+        child = os.fork()
+        if child == 0:
+            go_on_as_nobody()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    sys.exit(abs(status))

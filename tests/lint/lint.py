@@ -24,14 +24,15 @@ PARTS = {
     "base": ((), "sbx_"),
     "mountspec": (("base/",), "ms_"),
     "store": (("base/",), "store_ log_ snap_"),
-    "runtimes": (("base/",), "rt_ cg_ ns_ wt_ dk_"),
+    "runtimes/net": (("base/",), "net_ egress_"),
+    "runtimes": (("base/", "runtimes/net/egress.h"), "rt_ cg_ ns_ wt_ dk_"),
     "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
-                      "runtimes/runtimes.h"),
+                      "runtimes/runtimes.h", "runtimes/net/targets.h"),
                      "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_ session_ snapshot_ upload_ image_ "
                      "archive_ intake_ findings_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
     "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
-                         "runtimes/runtimes.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
+                         "runtimes/runtimes.h", "runtimes/net/egress.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
                          "orchestrator/policy.h", "orchestrator/settings.h"),
                         "feeder_ plan_ outcome_ job_ glob_ collected_ collect_ stock_"),
     "fsd": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",

@@ -125,8 +125,8 @@ static void image__with_its_own_etc_gets_our_hosts(void **state)
 	assert_int_equal(symlink("/workspace/x", path), 0); /* not followed, left as it is */
 	j.image = image;
 	job_run(&j, &l);
-	assert_string_equal(l.out,
-			    "mine\n127.0.0.1 localhost sandbox\n::1 localhost\n/workspace/x\n");
+	assert_string_equal(l.out, "mine\n127.0.0.1 localhost sandbox\n::1 localhost\n"
+				   "nameserver 127.0.0.1\n/workspace/x\n");
 	(void)snprintf(path, sizeof(path), "%s/etc", image);
 	assert_int_equal(sbx_remove_tree(AT_FDCWD, path), 0);
 }
@@ -499,6 +499,23 @@ static void preflight__tells_what_works(void **state)
 	assert_int_equal(count_leaves(getpid()), 0);
 }
 
+/* Where it works for whoever runs this, it says so when the operator wants networks at all. */
+static void preflight__tries_a_network(void **state)
+{
+	struct rt_host host = test_host;
+	struct rt_preflight p;
+	int fds = count_entries("/proc/self/fd");
+
+	(void)state;
+	host.egress = true;
+	rt_namespace.preflight(&host, &p);
+	assert_true(p.deny_all_ready && p.allowlist_ready);
+	free(p.host_json);
+	assert_true(count_entries("/proc/self/fd") <= fds);
+	assert_int_equal(count_leaves(getpid()), 0);
+	assert_int_equal(waitpid(-1, NULL, __WALL | WNOHANG), -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -515,6 +532,7 @@ int main(void)
 		cmocka_unit_test(sweep__leaves_the_living_alone),
 		cmocka_unit_test(init__killed_from_outside_is_lost),
 		cmocka_unit_test(preflight__tells_what_works),
+		cmocka_unit_test(preflight__tries_a_network),
 	};
 
 	return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

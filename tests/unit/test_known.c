@@ -92,7 +92,7 @@ static void known__network_is_the_published_table(void **state)
 		const char *name, *deny_all, *allowlist;
 	} rows[] = {
 		{ "namespace", "supported strict runtime_preflight",
-		  "unsupported no not_applicable" },
+		  "host_gated strict runtime_preflight" },
 		{ "docker", "supported strict config", "host_gated strict config" },
 		{ "firecracker", "host_gated strict runtime_preflight",
 		  "scaffold no runtime_preflight" },

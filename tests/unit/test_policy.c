@@ -344,6 +344,7 @@ static void network__targets_without_allowlist_are_a_mistake(void **state)
 {
 	char target[] = "10.0.0.0/8";
 	char *targets[] = { target, NULL };
+	static const char *const operator[] = { "egress_allowlist=10.0.0.0/8", NULL };
 	struct trial t;
 
 	(void)state;
@@ -354,11 +355,60 @@ static void network__targets_without_allowlist_are_a_mistake(void **state)
 	assert_int_equal(t.rc, -SBX_E_INVALID_SPEC);
 	assert_string_equal(detail(&t, "field"), "\"network_allowlist\"");
 	end(&t);
-	begin(&t, NULL, EVERYTHING, "docker", NULL, "allowlist");
+	begin(&t, operator, EVERYTHING, "docker", NULL, "allowlist");
 	t.spec->network_allowlist = targets;
 	t.spec->n_network_allowlist = 1;
 	admitted(&t);
 	end(&t);
+}
+
+/* One target of a run under an operator's list, or none. */
+static void try_target(struct trial *t, const char *list, char *target)
+{
+	static char *targets[2];
+	sbx_autofree char *override = NULL;
+	const char *overrides[] = { NULL, NULL };
+
+	assert_true(asprintf(&override, "egress_allowlist=%s", list) > 0);
+	overrides[0] = override;
+	targets[0] = target;
+	begin(t, overrides, EVERYTHING, "docker", NULL, "allowlist");
+	t->spec->network_allowlist = targets;
+	t->spec->n_network_allowlist = 1;
+	apply(t);
+}
+
+static void network__targets_must_be_within_the_operators(void **state)
+{
+	static const struct {
+		const char *list, *target;
+		int code; /* 0: admitted */
+	} rows[] = {
+		{ "10.0.0.0/8,*.example.org", "10.1.2.3:443", 0 },
+		{ "10.0.0.0/8,*.example.org", "a.example.org", 0 },
+		{ "10.0.0.0/8,*.example.org", "11.1.2.3", SBX_E_POLICY_UNSUPPORTED },
+		{ "example.org:443", "example.org", SBX_E_POLICY_UNSUPPORTED },
+		{ "example.org", "*.example.org", SBX_E_POLICY_UNSUPPORTED },
+		{ "", "10.1.2.3", SBX_E_POLICY_UNSUPPORTED },
+		{ "10.0.0.0/8", "10.1.2.3/8", SBX_E_INVALID_SPEC },
+		{ "10.0.0.0/8", "no such thing", SBX_E_INVALID_SPEC },
+	};
+	struct trial t;
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		sbx_autofree char *target = strdup(rows[i].target);
+
+		try_target(&t, rows[i].list, target);
+		assert_int_equal(t.rc, -rows[i].code);
+		if (t.rc)
+			assert_non_null(strstr(t.e.message, target));
+		if (rows[i].code == SBX_E_POLICY_UNSUPPORTED) {
+			assert_string_equal(detail(&t, "requirement"), "\"network_allowlist\"");
+			assert_string_equal(detail(&t, "reasons"), "[\"target_not_allowed\"]");
+		}
+		end(&t);
+	}
 }
 
 /* ---- order of the checks --------------------------------------------------------------------- */
@@ -442,6 +492,7 @@ int main(void)
 		cmocka_unit_test(network__readiness_is_needed_too),
 		cmocka_unit_test(network__host_gated_runtimes_deny_all_when_ready),
 		cmocka_unit_test(network__targets_without_allowlist_are_a_mistake),
+		cmocka_unit_test(network__targets_must_be_within_the_operators),
 		cmocka_unit_test(order__availability_before_trust_and_network),
 		cmocka_unit_test(order__trust_before_network),
 		cmocka_unit_test(order__a_refused_document_stays_as_it_was),

@@ -28,6 +28,17 @@ static void refused_override(const char *override, const char *part)
 		fail_msg("wanted \"%s\", got \"%s\"", part, e.message);
 }
 
+/* By what is asked of the settings as a whole. */
+static void refused_together(const char *override, const char *part)
+{
+	struct orch_settings *s = NULL;
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	assert_int_equal(load("", override, &s, &e), -SBX_E_INVALID_CONFIG);
+	if (!strstr(e.message, part))
+		fail_msg("wanted \"%s\", got \"%s\"", part, e.message);
+}
+
 /* ---- mistakes in the file -------------------------------------------------------------------- */
 
 static void mistakes__unknown_key_names_the_nearest(void **state)
@@ -182,6 +193,15 @@ static void mistakes__lists_and_maps(void **state)
 	refused("[sandbox]\nimages = py=/a, py=/b\n", 2, "given twice");
 }
 
+static void mistakes__targets(void **state)
+{
+	(void)state;
+	refused_together("egress_allowlist=a.org,10.0.0.1/8", "\"10.0.0.1/8\", which has bits");
+	refused_together("egress_allowlist=[a", "\"[a\", which has a bracket");
+	refused_together("egress_dns=127.0.0.53,example.org", "allowed are addresses");
+	refused_together("egress_dns=10.0.0.0/8", "allowed are addresses");
+}
+
 static void mistakes__uids_beyond_the_last(void **state)
 {
 	struct orch_settings *s = NULL;
@@ -246,6 +266,7 @@ int main(void)
 		cmocka_unit_test(mistakes__words),
 		cmocka_unit_test(mistakes__texts),
 		cmocka_unit_test(mistakes__lists_and_maps),
+		cmocka_unit_test(mistakes__targets),
 		cmocka_unit_test(mistakes__uids_beyond_the_last),
 		cmocka_unit_test(mistakes__error_may_be_null),
 		cmocka_unit_test(environment__a_bad_value_names_the_variable),

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* runtimes/net as a driver uses it, on a network namespace that this test has made. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/auto.h"
+#include "runtimes/net/egress.h"
+#include "runtimes/net/netlink.h"
+
+static int count_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		n++;
+	(void)closedir(dir);
+	return n;
+}
+
+/* A network namespace, and for an ordinary user its user namespace; -1 where there are none. */
+static int make_namespace(int *ret_user)
+{
+	int flags = CLONE_NEWNET | (geteuid() ? CLONE_NEWUSER : 0), sock[2], net = -1;
+	char path[64], byte = 0;
+	pid_t pid;
+
+	*ret_user = -1;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock), 0);
+	pid = fork();
+	if (pid == 0) {
+		sbx_closep(&sock[0]);
+		byte = unshare(flags) == 0;
+		_exit(write(sock[1], &byte, 1) == 1 && read(sock[1], &byte, 1) >= 0 ? 0 : 1);
+	}
+	sbx_closep(&sock[1]);
+	assert_int_equal(read(sock[0], &byte, 1), 1);
+	if (byte) {
+		(void)snprintf(path, sizeof(path), "/proc/%d/ns/net", (int)pid);
+		net = open(path, O_RDONLY | O_CLOEXEC);
+		(void)snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)pid);
+		if (geteuid())
+			*ret_user = open(path, O_RDONLY | O_CLOEXEC);
+	}
+	sbx_closep(&sock[0]);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	return net;
+}
+
+static void open__says_what_is_wrong(void **state)
+{
+	static const char *const beyond[] = { "192.0.2.2" }, *const bad[] = { "192.0.2.2/8" };
+	static const struct {
+		struct egress_config c;
+		enum sbx_code code;
+		const char *part;
+	} rows[] = {
+		{ { .operator_list = NULL },
+		  SBX_E_POLICY_UNSUPPORTED,
+		  "egress_allowlist is empty" },
+		{ { .operator_list = "a b" }, SBX_E_INVALID_CONFIG, "\"a b\"" },
+		{ { .operator_list = "192.0.2.1", .tokens = beyond, .n_tokens = 1 },
+		  SBX_E_POLICY_UNSUPPORTED,
+		  "\"192.0.2.2\" is not within" },
+		{ { .operator_list = "192.0.2.1", .tokens = bad, .n_tokens = 1 },
+		  SBX_E_INVALID_SPEC,
+		  "bits beyond" },
+		{ { .operator_list = "a.test", .dns = "nonsense" },
+		  SBX_E_INVALID_CONFIG,
+		  "egress_dns" },
+		/* Nobody listens there, which is told at once. */
+		{ { .operator_list = "a.test", .dns = "127.0.0.1:1" },
+		  SBX_E_POLICY_UNSUPPORTED,
+		  "\"a.test\" of the allowlist does not resolve" },
+		{ { .operator_list = "localhost" },
+		  SBX_E_POLICY_UNSUPPORTED,
+		  "resolves to an address that is" },
+	};
+	int fds = count_fds();
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		sbx_autoerror e = SBX_ERROR_INIT;
+		struct egress *x = NULL;
+
+		assert_int_equal(egress_open(&rows[i].c, &x, &e), -(int)rows[i].code);
+		assert_null(x);
+		if (!strstr(e.message, rows[i].part))
+			fail_msg("wanted \"%s\", got \"%s\"", rows[i].part, e.message);
+	}
+	assert_int_equal(count_fds(), fds);
+}
+
+/* How a connection from within to 192.0.2.LAST ends: 0, or errno. */
+static int connect_within(int net, int user, uint8_t last)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };
+	pid_t pid = fork();
+	int status, fd;
+
+	if (pid == 0) {
+		if ((user >= 0 && setns(user, CLONE_NEWUSER) < 0) || setns(net, CLONE_NEWNET) < 0)
+			_exit(200);
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+		memcpy(&to.sin_addr, (const uint8_t[]){ 192, 0, 2, last }, 4);
+		_exit(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 ? 0 : errno);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void enter__stands_until_it_is_closed(void **state)
+{
+	const struct egress_config c = { .operator_list = "192.0.2.1" };
+	sbx_autoclose int user = -1, net = make_namespace(&user);
+	struct egress_counters counters;
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct egress *x = NULL;
+	int fds = count_fds();
+
+	(void)state;
+	if (net < 0)
+		skip();
+	assert_int_equal(egress_open(&c, &x, &e), 0);
+	assert_string_equal(egress_list(x),
+			    "{\"targets\":[\"192.0.2.1/32\"],\"pins\":{\"192.0.2.1\":"
+			    "[\"192.0.2.1\"]}}");
+	if (egress_enter(x, net, user, &e) < 0)
+		fail_msg("%s", e.message);
+	assert_int_equal(connect_within(net, user, 2), ECONNREFUSED);
+	egress_count(x, &counters);
+	assert_false(counters.lost);
+	assert_int_equal(counters.refused_tcp, 1);
+	assert_int_equal(counters.connections, 0);
+	(void)egress_close(x);
+	/* Nobody listens for what the rules still let through, and they refuse the rest. */
+	assert_int_equal(connect_within(net, user, 2), ECONNREFUSED);
+	assert_int_equal(count_fds(), fds);
+	assert_int_equal(waitpid(-1, NULL, __WALL | WNOHANG), -1);
+	assert_int_equal(errno, ECHILD);
+}
+
+static void enter__refuses_what_has_a_network(void **state)
+{
+	const struct egress_config c = { .operator_list = "192.0.2.1" };
+	sbx_autoclose int user = -1, net = make_namespace(&user);
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct egress *x = NULL, *y = NULL;
+	int fds = count_fds();
+
+	(void)state;
+	if (net < 0)
+		skip();
+	assert_int_equal(egress_open(&c, &x, &e), 0);
+	assert_int_equal(egress_open(&c, &y, &e), 0);
+	assert_int_equal(egress_enter(x, net, user, &e), 0);
+	assert_int_equal(egress_enter(y, net, user, &e), -SBX_E_POLICY_UNSUPPORTED);
+	assert_non_null(strstr(e.message, "cannot add an address"));
+	(void)egress_close(y);
+	(void)egress_close(x);
+	assert_int_equal(count_fds(), fds);
+}
+
+static void count__tells_that_a_process_is_lost(void **state)
+{
+	const struct egress_config c = { .operator_list = "192.0.2.1" };
+	sbx_autoclose int user = -1, net = make_namespace(&user), children = -1;
+	struct egress_counters counters;
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct egress *x = NULL;
+	char text[64] = "";
+	int pid = 0;
+
+	(void)state;
+	if (net < 0)
+		skip();
+	assert_int_equal(egress_open(&c, &x, &e), 0);
+	assert_int_equal(egress_enter(x, net, user, &e), 0);
+	children = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+	if (children >= 0 && read(children, text, sizeof(text) - 1) > 0)
+		pid = atoi(text); /* the gate, which was first */
+	if (pid > 0) {
+		assert_int_equal(kill(pid, SIGKILL), 0);
+		egress_count(x, &counters);
+		assert_true(counters.lost);
+	}
+	(void)egress_close(x);
+}
+
+static void routes__are_told_apart(void **state)
+{
+	static const struct {
+		const char *text;
+		enum net_route kind;
+	} rows[] = {
+		{ "127.0.0.1", NET_ROUTE_LOCAL },
+		{ "127.1.2.3", NET_ROUTE_LOCAL },
+		{ "127.255.255.255", NET_ROUTE_OTHER }, /* the broadcast of its network */
+	};
+	sbx_autoclose int fd = net_route_open();
+
+	(void)state;
+	assert_true(fd >= 0);
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		struct net_addr a;
+
+		assert_true(net_addr_parse(rows[i].text, &a));
+		assert_int_equal(net_route_of(fd, &a), rows[i].kind);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(open__says_what_is_wrong),
+		cmocka_unit_test(enter__stands_until_it_is_closed),
+		cmocka_unit_test(enter__refuses_what_has_a_network),
+		cmocka_unit_test(count__tells_that_a_process_is_lost),
+		cmocka_unit_test(routes__are_told_apart),
+	};
+
+	return cmocka_run_group_tests_name("egress", tests, NULL, NULL);
+}
