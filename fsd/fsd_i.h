@@ -374,6 +374,7 @@ void kicker_stop(struct kicker *k);
 int kicker_mounts_fd(const struct kicker *k);
 bool kicker_mounts_changed(struct kicker *k);
 void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
+void kicker_news(struct kicker *k); /* of workspaces: it calls work_tell() */
 
 /* ---- dir.c
  * --------------------------------------------------------------------------------------------------------------------------
@@ -477,6 +478,11 @@ void work_session_gone(struct fsd *f, const char *session_id);
 /* All names that the kernel knows are to be looked up again. Waits for nothing. */
 void work_new_epoch(struct fsd *f);
 void work_look_all(struct fsd *f); /* something may have been missed */
+/* The kicker: tells some of the news by the root of the mount (-1: passes them over). True: there
+ * is more. */
+bool work_tell(struct fsd *f, int root);
+/* A look-up by the kicker: the session that it means, whatever its name is for whom. */
+bool work_now_row(struct fsd *f, int64_t *ret);
 
 /* Handlers; each answers. */
 int work_root_attr(struct fsd *f, fuse_ino_t ino, struct stat *st, double *timeout);

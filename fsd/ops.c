@@ -286,7 +286,8 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	(void)ino;
-	handle_close(self(req), handle_of(fi));
+	if (fi->fh) /* the kicker has none */
+		handle_close(self(req), handle_of(fi));
 	fuse_reply_err(req, 0);
 }
 

@@ -128,6 +128,7 @@ int work_root_attr(struct fsd *f, fuse_ino_t ino, struct stat *st, double *timeo
 		r = attr_of(n, st);
 	if (r < 0)
 		return r;
+	work_watch(n, false);
 	st->st_ino = ino;
 	st->st_mode = S_IFDIR | ms_node(ino_node(ino))->mode;
 	acl_mode(f, st);
@@ -150,8 +151,13 @@ static void reply_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct wor
 void work_getattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
 {
 	work_autopin struct work_node *n = NULL;
-	int r = work_pin(f, ino, &n);
+	int r;
 
+	if (work_is_ghost(ino) && is_kicker(f, req)) {
+		work_told_attr(f, req, ino);
+		return;
+	}
+	r = work_pin(f, ino, &n);
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else
@@ -243,8 +249,13 @@ void work_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct st
 		  int to_set, struct fuse_file_info *fi)
 {
 	work_autopin struct work_node *n = NULL;
-	int r = work_pin(f, ino, &n);
+	int r;
 
+	if (is_kicker(f, req)) {
+		work_told_attr(f, req, ino);
+		return;
+	}
+	r = work_pin(f, ino, &n);
 	if (r == 0)
 		r = change(n, fi ? work_handle_fd(handle_of(fi)) : -1, attr, to_set);
 	if (r < 0)

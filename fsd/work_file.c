@@ -117,7 +117,10 @@ static void reply_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, int flags,
 
 void work_file_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	reply_open(f, req, ino, fi->flags & ~O_DIRECTORY, fi);
+	if (is_kicker(f, req))
+		work_told_open(req, fi);
+	else
+		reply_open(f, req, ino, fi->flags & ~O_DIRECTORY, fi);
 }
 
 void work_dir_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -288,7 +291,7 @@ static bool entry_of(struct work_handle *h, const struct dirent *d, bool plus,
 {
 	memset(ret, 0, sizeof(*ret));
 	if (plus && !is_dot(d->d_name))
-		return work_child(h->n, d->d_name, ret) == 0;
+		return work_look_up(h->n, d->d_name, ret) == 0;
 	/* Node id 0: the kernel does not look at it, and nothing is counted. */
 	ret->attr.st_ino = work_number(h->n->is.dev, d->d_ino);
 	ret->attr.st_mode = (mode_t)d->d_type << 12;
