@@ -75,6 +75,10 @@ struct fsd {
 	_Atomic int64_t
 		spare[2]; /* the serial that was closed last, for the next look-up; 0: none */
 	_Atomic pid_t kicker_tid;
+	/* Of wire.c. The first two are of the thread that reads the first request. */
+	uint64_t init_unique;
+	uint32_t init_flags;
+	atomic_bool agreed;
 	void (*on_ready)(void *ctx); /* called once the kernel has agreed to the protocol */
 	void *on_ready_ctx;
 };
@@ -120,6 +124,10 @@ static inline int serial_index(enum ms_node_id node)
 {
 	return node == MS_N_RUNS_NEW ? 0 : node == MS_N_RUNS_CHECK ? 1 : -1;
 }
+
+/* ---- wire.c: between libfuse and the kernel ------------------------------------------------ */
+
+int wire_up(struct fsd *f); /* once it is mounted, before the first request; 0, or an error */
 
 /* ---- who.c -------------------------------------------------------------------------------------
  */

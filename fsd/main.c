@@ -187,7 +187,7 @@ static int make_session(struct server *s, const struct fsd_options *o, struct sb
 			"is user_allow_other in /etc/fuse.conf for -o allow_other?",
 			o->mountpoint);
 	s->mounted = true;
-	return 0;
+	return wire_up(f) == 0 ? 0 : sbx_fail(e, SBX_E_INTERNAL, "libfuse refuses its input");
 }
 
 static int start(struct server *s, const struct fsd_options *o, struct sbx_error *e)

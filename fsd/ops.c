@@ -104,7 +104,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
 		ino & (INO_REAL | INO_WORK | INO_SHOT) ? NULL : ms_node(ino_node(ino));
 	bool harmless =
 		!(to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
-			     FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_CTIME));
+			     FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_CTIME |
+			     FUSE_SET_ATTR_KILL_SUID));
 
 	if (is_work(ino))
 		work_setattr(self(req), req, ino, attr, to_set, fi);
