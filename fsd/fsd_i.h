@@ -127,7 +127,7 @@ static inline int serial_index(enum ms_node_id node)
 
 /* ---- wire.c: between libfuse and the kernel ------------------------------------------------ */
 
-int wire_up(struct fsd *f); /* once it is mounted, before the first request; 0, or an error */
+int fsd_wire_up(struct fsd *f); /* once it is mounted, before the first request; 0, or an error */
 
 /* ---- who.c -------------------------------------------------------------------------------------
  */
@@ -433,6 +433,8 @@ int session_by_row(struct fsd *f, fuse_req_t req, int64_t row, struct session_re
 int session_by_name(struct fsd *f, fuse_req_t req, const char *name, struct session_ref *ret);
 /* The session that a node belongs to; its times are those of what the node's row is about. */
 int session_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct session_ref *ret);
+/* What stands for this child of a session's directory: with workspace_links, a link. */
+enum ms_node_id session_shown(struct fsd *f, fuse_req_t req, fuse_ino_t dir, enum ms_node_id node);
 /* Does the node belong to one session, run of a session or snapshot? */
 bool is_session_node(enum ms_node_id node);
 int session_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,

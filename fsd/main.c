@@ -187,7 +187,7 @@ static int make_session(struct server *s, const struct fsd_options *o, struct sb
 			"is user_allow_other in /etc/fuse.conf for -o allow_other?",
 			o->mountpoint);
 	s->mounted = true;
-	return wire_up(f) == 0 ? 0 : sbx_fail(e, SBX_E_INTERNAL, "libfuse refuses its input");
+	return fsd_wire_up(f) == 0 ? 0 : sbx_fail(e, SBX_E_INTERNAL, "libfuse refuses its input");
 }
 
 static int start(struct server *s, const struct fsd_options *o, struct sbx_error *e)
@@ -292,6 +292,7 @@ static void reload(struct fsd *f)
 		sbx_log(SBX_LOG_ERROR, "configuration not reloaded error=\"%s\"", e.message);
 	else
 		sbx_log(SBX_LOG_INFO, "configuration reloaded");
+	work_new_epoch(f); /* it may say what a name stands for */
 }
 
 static void wait_for_end(struct server *s, int signals)

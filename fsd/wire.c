@@ -59,7 +59,7 @@ static ssize_t splice_in(int from, off_t *from_off, int to, off_t *to_off, size_
 	return splice(from, from_off, to, to_off, len, flags);
 }
 
-int wire_up(struct fsd *f)
+int fsd_wire_up(struct fsd *f)
 {
 	static const struct fuse_custom_io io = { .read = receive,
 						  .writev = answer,

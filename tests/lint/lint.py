@@ -369,7 +369,7 @@ def rows_of_the_tree():
         if parent == "NONE":
             continue
         name = {"RUN": "ID", "RUNTIME": "NAME.json", "SESSION": "NAME", "SESS_BY_ID": "ID", "SESS_RUN": "ID",
-                "SHOT": "NAME"}.get(sym, name)
+                "SHOT": "NAME", "SESS_WORK_LINK": "workspace"}.get(sym, name)
         paths[sym] = paths[parent] + name + ("/" if kind == "DIR" else "")
         yield "| `%s`%s | %s | %s |" % (paths[sym], "" if listed == "true" else " +", mode,
                                         doc.replace("|", "\\|"))

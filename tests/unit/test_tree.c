@@ -90,7 +90,8 @@ static void table__what_waits_is_not_listed_and_all_else_is(void **state)
 		const struct ms_node *n = ms_node((enum ms_node_id)i);
 
 		/* Nor is a second name of what has another. */
-		assert_int_equal(n->listed, n->kind != MS_K_STREAM && i != MS_N_SESS_BY_ID);
+		assert_int_equal(n->listed, n->kind != MS_K_STREAM && i != MS_N_SESS_BY_ID &&
+						    i != MS_N_SESS_WORK_LINK);
 		if (n->kind == MS_K_STREAM)
 			assert_int_equal(n->name[0], '.');
 	}
@@ -251,6 +252,8 @@ static void add_doc_path(struct sbx_buf *b, enum ms_node_id id)
 								      : "NAME");
 	else if (id == MS_N_SESS_BY_ID)
 		sbx_buf_puts(b, "ID");
+	else if (id == MS_N_SESS_WORK_LINK)
+		sbx_buf_puts(b, "workspace");
 	else
 		sbx_buf_puts(b, n->name);
 	if (n->kind == MS_K_DIR)
