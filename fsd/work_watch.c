@@ -188,16 +188,19 @@ static void of_itself(const struct work_node *n, struct place *p)
 	(void)snprintf(p->self, sizeof(p->self), "%s", n->name);
 }
 
-static void place_of(struct work_watch *w, const struct fanotify_event_info_fid *info,
-		     struct place *p)
+/* Events stand at multiples of four: what is in one is copied out of it. */
+static void place_of(struct work_watch *w, const char *info, struct place *p)
 {
-	const struct file_handle *h = (const struct file_handle *)(const void *)info->handle;
-	const unsigned char *bytes = h->f_handle;
+	const char *handle = info + offsetof(struct fanotify_event_info_fid, handle);
+	const unsigned char *bytes =
+		(const unsigned char *)handle + offsetof(struct file_handle, f_handle);
+	struct file_handle h;
 	struct work_mark *m;
 
-	p->name = (const char *)bytes + h->handle_bytes;
+	memcpy(&h, handle, sizeof(h));
+	p->name = (const char *)bytes + h.handle_bytes;
 	pthread_mutex_lock(&w->t->lock);
-	m = work_mark_find(w, bytes, h->handle_bytes, h->handle_type);
+	m = work_mark_find(w, bytes, h.handle_bytes, h.handle_type);
 	p->dir = m ? m->n : NULL;
 	if (m && strcmp(p->name, ".") == 0) {
 		of_itself(m->n, p);
@@ -240,22 +243,22 @@ static void others_were_here(struct work_watch *w, struct work *one)
 	work_stale(one);
 }
 
-static void take_event(struct work_watch *w, const struct fanotify_event_metadata *m)
+static void take_event(struct work_watch *w, const struct fanotify_event_metadata *m,
+		       const char *event)
 {
-	const char *at = (const char *)m + m->metadata_len, *end = (const char *)m + m->event_len;
+	const char *at = event + m->metadata_len, *end = event + m->event_len;
 	struct place old = { .dir = NULL }, new = { .dir = NULL };
+	struct fanotify_event_info_header info;
 	bool is_dir = m->mask & FAN_ONDIR;
 
-	while (at < end) {
-		const struct fanotify_event_info_fid *info = (const void *)at;
-
-		if (info->hdr.info_type == INFO_NEW && !new.dir)
-			place_of(w, info, &new);
-		else if ((info->hdr.info_type == INFO_OLD ||
-			  info->hdr.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME) &&
+	for (; at < end; at += info.len) {
+		memcpy(&info, at, sizeof(info));
+		if (info.info_type == INFO_NEW && !new.dir)
+			place_of(w, at, &new);
+		else if ((info.info_type == INFO_OLD ||
+			  info.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME) &&
 			 !old.dir)
-			place_of(w, info, &old);
-		at += info->hdr.len;
+			place_of(w, at, &old);
 	}
 	if (old.dir)
 		others_were_here(w, old.dir->work);
@@ -295,19 +298,20 @@ static void look_at_all(struct work_watch *w)
 
 static void read_events(struct work_watch *w)
 {
-	char buf[32 << 10] __attribute__((aligned(__alignof__(struct fanotify_event_metadata))));
-	const struct fanotify_event_metadata *m;
+	char buf[32 << 10];
+	struct fanotify_event_metadata m;
 	int64_t now = sbx_now_us();
 	bool lost = false;
 	ssize_t n;
 
 	w->told_stale = NULL;
 	n = read(w->fan, buf, sizeof(buf));
-	for (m = (const void *)buf; n > 0 && FAN_EVENT_OK(m, n); m = FAN_EVENT_NEXT(m, n)) {
-		if (m->mask & FAN_Q_OVERFLOW)
+	for (ssize_t at = 0; at < n; at += m.event_len) {
+		memcpy(&m, buf + at, sizeof(m));
+		if (m.mask & FAN_Q_OVERFLOW)
 			lost = true;
-		else if (m->pid != w->pid)
-			take_event(w, m);
+		else if (m.pid != w->pid)
+			take_event(w, &m, buf + at);
 	}
 	if (lost)
 		look_at_all(w);

@@ -256,7 +256,7 @@ class Flood(Case):
     def test_a_run_that_makes_more_than_anybody_can_hear(self):
         self.watch()
         before = self.memory()
-        run = self.s.submit("seq 2000 | xargs mkdir; seq 20000 | sed s,^,x, | xargs touch; ls | xargs rm -r")
+        run = self.s.submit("seq 2000 | xargs mkdir; seq 12000 | sed s,^,x, | xargs touch; ls | xargs rm -r")
         # Others are served meanwhile.
         other = self.m.run({"command": ["echo", "x"]})
         self.assertEqual(other.stdout, b"x\n")
