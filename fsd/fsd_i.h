@@ -40,6 +40,7 @@ struct real_nodes;
 struct work_node;
 struct work_table;
 struct writers;
+struct passes;
 
 struct fsd {
 	struct orch *orch;
@@ -60,6 +61,7 @@ struct fsd {
 	struct real_nodes *real;
 	struct work_table *work;
 	struct shots *shots;
+	struct passes *passes;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
 	struct handle *handles;		/* open files; owns */
@@ -129,6 +131,17 @@ static inline int serial_index(enum ms_node_id node)
 
 int fsd_wire_up(struct fsd *f); /* once it is mounted, before the first request; 0, or an error */
 
+/* ---- pass.c: files that the kernel reads by itself ------------------------------------------- */
+
+struct passes *pass_new(void);
+void pass_free(struct passes *p);
+void pass_init(struct fuse_conn_info *conn); /* asks for it in the first answer */
+bool pass_start(struct fsd *f);		     /* once that is agreed: will the kernel do it? */
+/* Decides how a file is opened, which this descriptor has; -1: it is the kicker's open. 1: it
+ * passes through, 0: it does not, in both cases it is to be closed; or -ENOMEM. */
+int pass_open(struct fsd *f, fuse_ino_t ino, int fd, struct fuse_file_info *fi);
+bool pass_close(struct fsd *f, fuse_ino_t ino); /* did it pass through? */
+
 /* ---- who.c -------------------------------------------------------------------------------------
  */
 
@@ -197,6 +210,7 @@ struct handle {
 	fuse_ino_t ino;
 	int64_t row;
 	char id[37];		   /* of the run, "" outside */
+	bool in_pass;		   /* it is counted in pass.c */
 	struct handle *next, **at; /* all that are open, under fsd.handles_lock */
 	struct holder *holder;	   /* whose account it is on, under handles_lock */
 	int64_t charged;	   /* bytes of its document on that account */
@@ -521,7 +535,7 @@ void work_lseek(fuse_req_t req, struct fuse_file_info *fi, off_t off, int whence
 void work_fallocate(fuse_req_t req, struct fuse_file_info *fi, int mode, off_t off, off_t len);
 void work_copy_range(fuse_req_t req, struct fuse_file_info *from, off_t off_in,
 		     struct fuse_file_info *to, off_t off_out, size_t len);
-void work_release(struct handle *h);
+void work_release(struct handle *h, bool passed);
 void work_dir_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void work_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off, bool plus);
 void work_statfs(struct fsd *f, fuse_req_t req, fuse_ino_t ino);

@@ -28,6 +28,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		 FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_ATOMIC_O_TRUNC |
 		 FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_CACHE_SYMLINKS);
 	conn->want &= ~(unsigned)(FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_CACHE_SYMLINKS);
+	pass_init(conn);
 	f->epochs = conn->proto_minor >= 44;
 	f->acl = f->enforce && f->n_admins > 0 && (conn->capable & FUSE_CAP_POSIX_ACL);
 	if (f->acl)
@@ -286,9 +287,10 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	(void)ino;
-	if (fi->fh) /* the kicker has none */
+	if (fi->fh)
 		handle_close(self(req), handle_of(fi));
+	else /* the kicker's */
+		(void)pass_close(self(req), ino);
 	fuse_reply_err(req, 0);
 }
 

@@ -199,8 +199,7 @@ void work_new_epoch(struct fsd *f)
 		sbx_log(SBX_LOG_WARNING, "names not invalidated error=\"%s\"", strerror(errno));
 }
 
-/* Forgets what the kernel was told of w. */
-static void take_back(struct work *w)
+void work_take_back(struct work *w)
 {
 	struct work_table *t = w->f->work;
 
@@ -215,7 +214,7 @@ static void take_back(struct work *w)
 void work_stale(struct work *w)
 {
 	atomic_store(&w->measured, false);
-	take_back(w);
+	work_take_back(w);
 }
 
 int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret)
@@ -306,7 +305,7 @@ void work_session_gone(struct fsd *f, const char *id)
 
 	if (!w)
 		return;
-	take_back(w);
+	work_take_back(w);
 	pthread_mutex_lock(&t->lock);
 	w->gone = true;
 	set_root(t, w, NULL, &dead);
@@ -332,7 +331,7 @@ void work_look_all(struct fsd *f)
 
 			if (w) {
 				look_busy(w);
-				take_back(w);
+				work_take_back(w);
 				put(w);
 			}
 		}

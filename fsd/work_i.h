@@ -107,7 +107,9 @@ int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret);
 /* Once a reference or two are fewer: frees it if it is gone and this was the last. Under the lock.
  */
 void work_settle(struct work_table *t, struct work *w);
-/* Takes back what the kernel was told of it: others have written. */
+/* Takes back what the kernel was told of it. */
+void work_take_back(struct work *w);
+/* The same, and it is to be measured again: others have written. */
 void work_stale(struct work *w);
 
 /* The number of something that is shown to the kicker alone, and not there: nodes are aligned. */
@@ -219,7 +221,7 @@ void work_told_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const ch
 void work_told_made(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
 void work_told_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 		      struct fuse_file_info *fi);
-void work_told_open(fuse_req_t req, struct fuse_file_info *fi);
+void work_told_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void work_told_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
 
 /* ---- work_attr.c ----------------------------------------------------------------------------- */

@@ -371,26 +371,42 @@ void work_told_made(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char
 	reply_entry(f, req, made_entry(f, parent, name, &e), &e);
 }
 
-/* Without a handle: the kicker closes it, and that is all. */
+/* Without a handle: the kicker closes it, and that is all. But it is one of those who have the file
+ * open, see pass.c. */
+static int open_for_kicker(struct fsd *f, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	int r;
+
+	fi->fh = 0;
+	fi->keep_cache = fi->noflush = 1;
+	r = pass_open(f, ino, -1, fi);
+	return r < 0 ? r : 0;
+}
+
 void work_told_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 		      struct fuse_file_info *fi)
 {
 	struct fuse_entry_param e = { 0 };
 	int r = made_entry(f, parent, name, &e);
 
-	fi->fh = 0;
-	fi->keep_cache = fi->noflush = 1;
-	if (r < 0)
+	if (r == 0)
+		r = open_for_kicker(f, e.ino, fi);
+	if (r < 0) {
 		fuse_reply_err(req, -r);
-	else if (fuse_reply_create(req, &e, fi) != 0)
+	} else if (fuse_reply_create(req, &e, fi) != 0) {
+		(void)pass_close(f, e.ino);
 		work_forget(f, e.ino, 1);
+	}
 }
 
-void work_told_open(fuse_req_t req, struct fuse_file_info *fi)
+void work_told_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	fi->fh = 0;
-	fi->keep_cache = fi->noflush = 1;
-	fuse_reply_open(req, fi);
+	int r = open_for_kicker(f, ino, fi);
+
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else if (fuse_reply_open(req, fi) != 0)
+		(void)pass_close(f, ino);
 }
 
 void work_told_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
