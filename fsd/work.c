@@ -426,8 +426,7 @@ int work_start(struct work_table *t, struct sbx_error *e)
 	if (r != 0)
 		return sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
 	t->running = true;
-	work_watch_start(t);
-	return 0;
+	return work_watch_start(t, e);
 }
 
 void work_stop(struct work_table *t)

@@ -191,8 +191,8 @@ struct work_news {
 	const char *to_name;
 	char name[];
 };
-/* Without one, when it cannot be, which is logged. */
-void work_watch_start(struct work_table *t);
+/* Where the kernel refuses, nothing is watched, which is logged. */
+int work_watch_start(struct work_table *t, struct sbx_error *e);
 void work_watch_stop(struct work_watch *w); /* joins its thread */
 void work_watch_free(struct work_watch *w);
 /* Somebody looks at this directory, which cannot go meanwhile: what others do in it is news from

@@ -492,25 +492,30 @@ static struct work_watch *make(struct work_table *t)
 	return w;
 }
 
-void work_watch_start(struct work_table *t)
+int work_watch_start(struct work_table *t, struct sbx_error *e)
 {
-	struct work_watch *w = t->f->kicker ? make(t) : NULL;
-	int err = 0;
+	struct work_watch *w;
+	int r;
 
+	if (!t->f->kicker)
+		return 0;
+	w = make(t);
 	if (!w)
-		return;
-	if (w->fan < 0 || w->wake < 0 || work_mark_try(w) < 0)
-		err = errno;
-	if (!err)
-		err = pthread_create(&w->thread, NULL, watch_thread, w);
-	if (err) {
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	if (w->fan < 0 || w->wake < 0 || work_mark_try(w) < 0) {
 		sbx_log(SBX_LOG_WARNING,
 			"what runs do in workspaces raises no inotify events error=\"%s\"",
-			strerror(err));
+			strerror(errno));
 		work_watch_free(w);
-		return;
+		return 0;
+	}
+	r = pthread_create(&w->thread, NULL, watch_thread, w);
+	if (r != 0) {
+		work_watch_free(w);
+		return sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
 	}
 	t->watch = w;
+	return 0;
 }
 
 void work_watch_stop(struct work_watch *w)
