@@ -65,6 +65,8 @@ class Requests(workkit.WorkCase):
         self.unpack()
         self.s.shell("ls -lR")
         n, kinds = self.per_file(lambda: self.s.shell("ls -lR"))
+        # Attributes with names are never kept, and a newer ls wants them.
+        n -= (kinds["GETXATTR"] + kinds["LISTXATTR"]) / FILES
         self.assertLess(n, 0.2, kinds)
 
     def test_a_file_written_in_many_pieces(self):
