@@ -181,13 +181,14 @@ int pass_open(struct fsd *f, fuse_ino_t ino, int fd, struct fuse_file_info *fi)
 
 bool pass_close(struct fsd *f, fuse_ino_t ino)
 {
-	struct pass **at, *one;
+	struct pass **at = bucket_of(f->passes, ino), *one;
 	bool passed;
 	int id = 0;
 
 	pthread_mutex_lock(&f->passes->lock);
-	for (at = bucket_of(f->passes, ino); (one = *at) && one->ino != ino;)
-		at = &one->next;
+	while (*at && (*at)->ino != ino)
+		at = &(*at)->next;
+	one = *at;
 	passed = one && one->id;
 	if (one && --one->users == 0) {
 		*at = one->next;

@@ -120,6 +120,7 @@ static inline bool work_is_ghost(fuse_ino_t ino)
 
 /* ---- work_node.c: nodes ------------------------------------------------------------------ */
 
+bool work_same(const struct work_identity *a, const struct work_identity *b);
 struct work_node *work_node_new(struct work *w, struct work_node *parent, const char *name, int fd,
 				const struct work_identity *is); /* under the lock */
 /* The node behind the number, with its descriptor open until it is unpinned; -errno. ESTALE: it

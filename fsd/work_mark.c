@@ -123,7 +123,7 @@ void work_watch_wake(struct work_watch *w)
 static bool was_looked_through(const struct work_watch *w, const struct work_node *n)
 {
 	for (size_t i = 0; i < LOOKED; i++)
-		if (memcmp(&w->looked[i], &n->is, sizeof(n->is)) == 0)
+		if (work_same(&w->looked[i], &n->is))
 			return true;
 	return false;
 }

@@ -35,7 +35,7 @@ static struct work_node **bucket_of(struct work_table *t, const struct work_iden
 	return &t->nodes[(hash >> 40) % WORK_BUCKETS];
 }
 
-static bool same(const struct work_identity *a, const struct work_identity *b)
+bool work_same(const struct work_identity *a, const struct work_identity *b)
 {
 	return a->dev == b->dev && a->ino == b->ino && a->type == b->type &&
 	       a->born.tv_sec == b->born.tv_sec && a->born.tv_nsec == b->born.tv_nsec;
@@ -46,7 +46,7 @@ static struct work_node *find(struct work_table *t, const struct work_identity *
 {
 	struct work_node *n = *bucket_of(t, is);
 
-	while (n && !(same(&n->is, is) && (!S_ISLNK(is->type) || n->parent == parent)))
+	while (n && !(work_same(&n->is, is) && (!S_ISLNK(is->type) || n->parent == parent)))
 		n = n->next;
 	return n;
 }
@@ -127,7 +127,7 @@ struct work_node *work_find_place(struct work_node *dir, const char *name,
 	pthread_mutex_lock(&t->lock);
 	for (n = *place_bucket(t, dir, name); n; n = n->place_next)
 		if (n->parent == dir && n->nlookup && strcmp(n->name, name) == 0 &&
-		    !(is && same(&n->is, is)))
+		    !(is && work_same(&n->is, is)))
 			break;
 	if (n) {
 		n->pins++;
@@ -319,7 +319,7 @@ static int reopen(struct work_node *n, struct work_node *parent, const char *nam
 	if (fd < 0)
 		return fd == -ENOENT || fd == -ENOTDIR ? -ESTALE : fd;
 	r = work_statx(fd, &st, &is);
-	if (r == 0 && !same(&is, &n->is))
+	if (r == 0 && !work_same(&is, &n->is))
 		r = -ESTALE;
 	if (r < 0)
 		return r;

@@ -69,7 +69,7 @@ static bool path_of(struct work_node *n, struct sbx_buf *out)
 
 static int open_dir(struct telling *t, struct work_node *n)
 {
-	sbx_autobuf path = SBX_BUF_INIT(2 * PATH_MAX);
+	sbx_autobuf path = SBX_BUF_INIT((size_t)2 * PATH_MAX);
 	struct stat st;
 	int fd;
 

@@ -34,6 +34,7 @@
 
 enum {
 	WATCH_MAX = 8192,  /* directories */
+	READS = 64,	   /* buffers at a time, which is more than the kernel keeps */
 	BATCH = 256,	   /* news that are told in one go, about */
 	SETTLE_US = 20000, /* what happens within it is told together */
 	PAUSE_US = 100000, /* so that one name is told of at most ten times a second */
@@ -296,26 +297,35 @@ static void look_at_all(struct work_watch *w)
 	pthread_mutex_unlock(&w->t->lock);
 }
 
-static void read_events(struct work_watch *w)
+/* One buffer full. False: there was nothing. */
+static bool read_some(struct work_watch *w, bool *lost)
 {
 	char buf[32 << 10];
 	struct fanotify_event_metadata m;
-	int64_t now = sbx_now_us();
-	bool lost = false;
-	ssize_t n;
+	ssize_t n = read(w->fan, buf, sizeof(buf));
 
-	w->told_stale = NULL;
-	n = read(w->fan, buf, sizeof(buf));
 	for (ssize_t at = 0; at < n; at += m.event_len) {
 		memcpy(&m, buf + at, sizeof(m));
 		if (m.mask & FAN_Q_OVERFLOW)
-			lost = true;
+			*lost = true;
 		else if (m.pid != w->pid)
 			take_event(w, &m, buf + at);
 	}
+	return n > 0;
+}
+
+/* What is there, which is mostly our own when that is much. */
+static void read_events(struct work_watch *w)
+{
+	int64_t now = sbx_now_us();
+	bool lost = false, more = true;
+
+	w->told_stale = NULL;
+	for (int i = 0; i < READS && more && w->n_batch < BATCH; i++)
+		more = read_some(w, &lost);
 	if (lost)
 		look_at_all(w);
-	else if (n <= 0)
+	else if (!more)
 		w->seen_us = now;
 	publish(w);
 }
@@ -345,7 +355,7 @@ static unsigned newer(const struct statx *sx, const struct work_mark *m)
 /* What the kernel knew in the directory before is news when it is not in this one. */
 static void look_for_gone(struct work_watch *w, struct work_node *n)
 {
-	sbx_autobuf names = SBX_BUF_INIT(LOOK_NAMES * (NAME_MAX + 2));
+	sbx_autobuf names = SBX_BUF_INIT((size_t)LOOK_NAMES * (NAME_MAX + 2));
 	struct stat st;
 
 	work_names(n, &names);
