@@ -153,7 +153,7 @@ void work_getattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
 	work_autopin struct work_node *n = NULL;
 	int r;
 
-	if (work_is_ghost(ino) && is_kicker(f, req)) {
+	if ((ino & INO_WORK) && is_kicker(f, req)) {
 		work_told_attr(f, req, ino);
 		return;
 	}

@@ -240,11 +240,24 @@ static void ghost_entry(struct work_table *t, mode_t type, struct fuse_entry_par
 	ghost_attr(ret->ino, type, &ret->attr);
 }
 
+/* Whatever is not there any more has a name until that is told: when the kernel lets go of a name
+ * without others, it says to watchers that the file is gone, and they watch no more. */
+static void known_attr(struct work_node *n, bool gone, struct stat *st)
+{
+	struct work_identity is;
+
+	if (n->fd < 0 || work_statx(n->fd, st, &is) < 0 || work_present(n, st) < 0)
+		ghost_attr(work_number(n->is.dev, n->is.ino), n->is.type, st);
+	else if (gone)
+		st->st_nlink++;
+	if (!st->st_nlink)
+		st->st_nlink = 1;
+}
+
 /* A node that the kernel knows already. */
-static void known_entry(struct work_node *n, struct fuse_entry_param *ret)
+static void known_entry(struct work_node *n, bool gone, struct fuse_entry_param *ret)
 {
 	struct work_table *t = n->work->f->work;
-	struct work_identity is;
 
 	memset(ret, 0, sizeof(*ret));
 	pthread_mutex_lock(&t->lock);
@@ -252,8 +265,7 @@ static void known_entry(struct work_node *n, struct fuse_entry_param *ret)
 	pthread_mutex_unlock(&t->lock);
 	ret->ino = work_ino(n);
 	ret->generation = 1;
-	if (n->fd < 0 || work_statx(n->fd, &ret->attr, &is) < 0 || work_present(n, &ret->attr) < 0)
-		ghost_attr(work_number(n->is.dev, n->is.ino), n->is.type, &ret->attr);
+	known_attr(n, gone, &ret->attr);
 }
 
 /* What is there: the node that the kernel knows, or a ghost, since whoever wants more asks. */
@@ -268,7 +280,7 @@ static int present_entry(struct work_node *dir, const char *name, struct fuse_en
 		return r;
 	n = work_find_known(dir, &is);
 	if (n)
-		known_entry(n, ret);
+		known_entry(n, false, ret);
 	else
 		ghost_entry(dir->work->f->work, is.type, ret);
 	return 0;
@@ -285,8 +297,7 @@ static int old_entry(struct work_node *dir, const char *name, mode_t type, bool 
 
 	n = work_find_place(dir, name, there ? &is : NULL);
 	if (n && S_ISDIR(n->is.type) == S_ISDIR(type)) {
-		known_entry(n, ret);
-		ret->attr.st_nlink++;
+		known_entry(n, true, ret);
 	} else if (ghost) {
 		ghost_entry(dir->work->f->work, type, ret);
 	} else {
@@ -411,14 +422,20 @@ void work_told_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_f
 
 void work_told_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
 {
+	work_autopin struct work_node *n = NULL;
 	struct work_now now;
 	struct stat st;
+	int r = 0;
 
-	if (!work_is_ghost(ino)) {
-		work_getattr(f, req, ino);
-		return;
-	}
 	get_now(f->work, &now);
-	ghost_attr(ino, now.type, &st);
-	fuse_reply_attr(req, &st, 0);
+	if (work_is_ghost(ino))
+		ghost_attr(ino, now.type, &st);
+	else
+		r = work_pin(f, ino, &n);
+	if (n)
+		known_attr(n, false, &st);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		fuse_reply_attr(req, &st, 0);
 }

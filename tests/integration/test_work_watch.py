@@ -63,8 +63,10 @@ class FromRuns(Case):
         self.assertEqual(self.names(I.CREATE | I.DELETE), [])
         self.assertEqual(self.s.run("chmod 600 f"), "0")
         self.heard(I.ATTRIB, "f")
+        self.watch("f")
         self.assertEqual(self.s.run("rm f"), "0")
         self.heard(I.DELETE, "f")
+        self.heard(I.DELETE_SELF, "", "f")
         self.assertFalse(os.path.exists(self.path("f")))
 
     def test_every_kind_of_file(self):
