@@ -174,12 +174,13 @@ static int attr_of(struct listing *l, const struct run_ref *run, struct fuse_ent
 static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 		      const struct run_ref *run)
 {
+	enum ms_node_id shown = session_shown(l->f, l->req, dir, node);
 	const struct ms_node *n = ms_node(node);
 	struct fuse_entry_param e = { 0 };
 
 	if (!n->listed || strcmp(n->name, "*") == 0 || (run && !node_exists(n, run)))
 		return true;
-	fill_entry(l->f, ino_make(ino_row(dir), node), run, &e);
+	fill_entry(l->f, ino_make(ino_row(dir), shown), run, &e);
 	if (is_session_node(node))
 		e.entry_timeout = session_entry_time(l->f, node);
 	if (node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK)
@@ -195,9 +196,10 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 	if (!l->plus || e.ino == 0) {
 		static const mode_t types[] = { [MS_K_DIR] = S_IFDIR, [MS_K_LINK] = S_IFLNK };
 
-		e.attr.st_ino = ino_make(ino_row(dir), node);
-		e.attr.st_mode =
-			n->kind < SBX_COUNT(types) && types[n->kind] ? types[n->kind] : S_IFREG;
+		enum ms_kind kind = ms_node(shown)->kind;
+
+		e.attr.st_ino = ino_make(ino_row(dir), shown);
+		e.attr.st_mode = kind < SBX_COUNT(types) && types[kind] ? types[kind] : S_IFREG;
 	}
 	return dir_add(l, n->name, OFF_FIXED + (off_t)node, &e);
 }

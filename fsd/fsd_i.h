@@ -40,6 +40,7 @@ struct real_nodes;
 struct work_node;
 struct work_table;
 struct writers;
+struct passes;
 
 struct fsd {
 	struct orch *orch;
@@ -60,6 +61,7 @@ struct fsd {
 	struct real_nodes *real;
 	struct work_table *work;
 	struct shots *shots;
+	struct passes *passes;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
 	struct handle *handles;		/* open files; owns */
@@ -77,6 +79,10 @@ struct fsd {
 	_Atomic int64_t phases_known[STORE_PHASE__COUNT]; /* look-ups of by/phase/PHASE less
 							     forgets: without one nobody watches */
 	_Atomic pid_t kicker_tid;
+	/* Of wire.c. The first two are of the thread that reads the first request. */
+	uint64_t init_unique;
+	uint32_t init_flags;
+	atomic_bool agreed;
 	void (*on_ready)(void *ctx); /* called once the kernel has agreed to the protocol */
 	void *on_ready_ctx;
 };
@@ -122,6 +128,21 @@ static inline int serial_index(enum ms_node_id node)
 {
 	return node == MS_N_RUNS_NEW ? 0 : node == MS_N_RUNS_CHECK ? 1 : -1;
 }
+
+/* ---- wire.c: between libfuse and the kernel ------------------------------------------------ */
+
+int fsd_wire_up(struct fsd *f); /* once it is mounted, before the first request; 0, or an error */
+
+/* ---- pass.c: files that the kernel reads by itself ------------------------------------------- */
+
+struct passes *pass_new(void);
+void pass_free(struct passes *p);
+void pass_init(struct fuse_conn_info *conn); /* asks for it in the first answer */
+bool pass_start(struct fsd *f);		     /* once that is agreed: will the kernel do it? */
+/* Decides how a file is opened, which this descriptor has; -1: it is the kicker's open. 1: it
+ * passes through, 0: it does not, in both cases it is to be closed; or -ENOMEM. */
+int pass_open(struct fsd *f, fuse_ino_t ino, int fd, struct fuse_file_info *fi);
+bool pass_close(struct fsd *f, fuse_ino_t ino); /* did it pass through? */
 
 /* ---- who.c ----------------------------------------------------------------------------------- */
 
@@ -187,6 +208,7 @@ struct handle {
 	fuse_ino_t ino;
 	int64_t row;
 	char id[37];		   /* of the run, "" outside */
+	bool in_pass;		   /* it is counted in pass.c */
 	struct handle *next, **at; /* all that are open, under fsd.handles_lock */
 	struct holder *holder;	   /* whose account it is on, under handles_lock */
 	int64_t charged;	   /* bytes of its document on that account */
@@ -368,6 +390,7 @@ void kicker_stop(struct kicker *k);
 int kicker_mounts_fd(const struct kicker *k);
 bool kicker_mounts_changed(struct kicker *k);
 void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
+void kicker_news(struct kicker *k); /* of workspaces: it calls work_tell() */
 
 /* ---- dir.c ----------------------------------------------------------------------------------- */
 
@@ -420,6 +443,8 @@ int session_by_row(struct fsd *f, fuse_req_t req, int64_t row, struct session_re
 int session_by_name(struct fsd *f, fuse_req_t req, const char *name, struct session_ref *ret);
 /* The session that a node belongs to; its times are those of what the node's row is about. */
 int session_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct session_ref *ret);
+/* What stands for this child of a session's directory: with workspace_links, a link. */
+enum ms_node_id session_shown(struct fsd *f, fuse_req_t req, fuse_ino_t dir, enum ms_node_id node);
 /* Does the node belong to one session, run of a session or snapshot? */
 bool is_session_node(enum ms_node_id node);
 int session_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
@@ -489,6 +514,11 @@ void work_session_gone(struct fsd *f, const char *session_id);
 /* All names that the kernel knows are to be looked up again. Waits for nothing. */
 void work_new_epoch(struct fsd *f);
 void work_look_all(struct fsd *f); /* something may have been missed */
+/* The kicker: tells some of the news by the root of the mount (-1: passes them over). True: there
+ * is more. */
+bool work_tell(struct fsd *f, int root);
+/* A look-up by the kicker: the session that it means, whatever its name is for whom. */
+bool work_now_row(struct fsd *f, int64_t *ret);
 
 /* Handlers; each answers. */
 int work_root_attr(struct fsd *f, fuse_ino_t ino, struct stat *st, double *timeout);
@@ -517,7 +547,7 @@ void work_lseek(fuse_req_t req, struct fuse_file_info *fi, off_t off, int whence
 void work_fallocate(fuse_req_t req, struct fuse_file_info *fi, int mode, off_t off, off_t len);
 void work_copy_range(fuse_req_t req, struct fuse_file_info *from, off_t off_in,
 		     struct fuse_file_info *to, off_t off_out, size_t len);
-void work_release(struct handle *h);
+void work_release(struct handle *h, bool passed);
 void work_dir_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void work_readdir(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off, bool plus);
 void work_statfs(struct fsd *f, fuse_req_t req, fuse_ino_t ino);

@@ -119,6 +119,8 @@ void handle_opened(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, str
 
 void handle_close(struct fsd *f, struct handle *h)
 {
+	bool passed = h->in_pass && pass_close(f, h->ino);
+
 	remove_handle(f, h);
 	switch (h->kind) {
 	case H_TEXT:
@@ -140,7 +142,7 @@ void handle_close(struct fsd *f, struct handle *h)
 		break;
 	case H_WORK_FILE:
 	case H_WORK_DIR:
-		work_release(h);
+		work_release(h, passed);
 		break;
 	}
 }

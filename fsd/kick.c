@@ -66,6 +66,7 @@ struct kicker {
 	int64_t newest; /* row of the newest run whose news came */
 	int64_t busy;	/* row of the run that is being announced, 0: none */
 	bool serving;	/* requests are answered, so the thread may make some */
+	bool news;	/* of workspaces */
 	bool stop;
 	bool unmounted; /* nobody can watch any more */
 	int mounts;	/* owned; polls when the table of mounts changes */
@@ -123,6 +124,14 @@ void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what)
 		move_mark(k);
 	if (k->n == 1) /* the thread sleeps until the first of them is due */
 		pthread_cond_signal(&k->wake);
+	pthread_mutex_unlock(&k->lock);
+}
+
+void kicker_news(struct kicker *k)
+{
+	pthread_mutex_lock(&k->lock);
+	k->news = true;
+	pthread_cond_signal(&k->wake);
 	pthread_mutex_unlock(&k->lock);
 }
 
@@ -417,6 +426,38 @@ static bool wait_for_servers(struct kicker *k)
 	return go;
 }
 
+/* Some of what happened in workspaces, between that of runs. Under the lock, which it gives up. */
+static void tell_news(struct kicker *k)
+{
+	bool more;
+
+	k->news = false;
+	pthread_mutex_unlock(&k->lock);
+	{
+		sbx_autoclose int opened = k->copy < 0 ? open_root(k) : -1;
+
+		more = work_tell(k->f, k->copy < 0 ? opened : k->copy);
+	}
+	pthread_mutex_lock(&k->lock);
+	k->news |= more;
+}
+
+static void announce_one(struct kicker *k, struct kick *one)
+{
+	unsigned what = one->what;
+
+	one->what = 0;
+	k->busy = what & KICK_NEW ? one->row : 0;
+	pthread_mutex_unlock(&k->lock);
+	what = announce(k, one, what);
+	pthread_mutex_lock(&k->lock);
+	k->busy = 0;
+	one->what = what;
+	one->not_before_us = sbx_boot_us() + KICK_EVERY_MS * INT64_C(1000);
+	put_back(k, one);
+	move_mark(k);
+}
+
 static void *kicker_thread(void *arg)
 {
 	struct kicker *k = arg;
@@ -439,23 +480,13 @@ static void *kicker_thread(void *arg)
 	while (!k->stop && !k->unmounted) {
 		int64_t at, now = sbx_boot_us();
 		struct kick *one = next_kick(k, now, &at);
-		unsigned what;
 
-		if (!one) {
+		if (one)
+			announce_one(k, one);
+		if (k->news)
+			tell_news(k);
+		else if (!one)
 			wait_until(k, at, now);
-			continue;
-		}
-		what = one->what;
-		one->what = 0;
-		k->busy = what & KICK_NEW ? one->row : 0;
-		pthread_mutex_unlock(&k->lock);
-		what = announce(k, one, what);
-		pthread_mutex_lock(&k->lock);
-		k->busy = 0;
-		one->what = what;
-		one->not_before_us = sbx_boot_us() + KICK_EVERY_MS * INT64_C(1000);
-		put_back(k, one);
-		move_mark(k);
 	}
 	pthread_mutex_unlock(&k->lock);
 	atomic_store(&k->f->kicker_tid, 0); /* the number may be somebody else's soon */

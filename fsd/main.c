@@ -32,6 +32,7 @@ struct server {
 	int ended; /* eventfd: a server thread saw the end of the session */
 	int ready; /* eventfd: the kernel has answered, so the mount works */
 	bool mounted;
+	bool passes; /* the kernel reads files by itself */
 };
 
 /* ---- server threads -------------------------------------------------------------------------- */
@@ -185,7 +186,7 @@ static int make_session(struct server *s, const struct fsd_options *o, struct sb
 			"is user_allow_other in /etc/fuse.conf for -o allow_other?",
 			o->mountpoint);
 	s->mounted = true;
-	return 0;
+	return fsd_wire_up(f) == 0 ? 0 : sbx_fail(e, SBX_E_INTERNAL, "libfuse refuses its input");
 }
 
 static int start(struct server *s, const struct fsd_options *o, struct sbx_error *e)
@@ -218,7 +219,8 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->parking = parking_new(f);
 	f->work = work_open(f);
 	f->shots = shot_open();
-	if (!f->results || !f->real || !f->parking || !f->work || !f->shots)
+	f->passes = pass_new();
+	if (!f->passes || !f->results || !f->real || !f->parking || !f->work || !f->shots)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (!orch_settings(f->orch)->inotify)
 		f->announced_row = INT64_MAX;
@@ -229,8 +231,10 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 		rc = start_threads(s, e);
 	if (rc == 0)
 		rc = wait_until_ready(s, e);
-	if (rc == 0)
+	if (rc == 0) {
+		s->passes = pass_start(f);
 		kicker_serving(f->kicker);
+	}
 	/* Before there are runners: they inherit standard error and may live longer than we do, and
 	 * whoever reads the other end of it would wait for them. */
 	if (rc == 0 && ready_pipe >= 0)
@@ -263,6 +267,7 @@ static void stop(struct server *s)
 	handle_close_all(f);
 	work_free(f->work);
 	shot_free(f->shots);
+	pass_free(f->passes);
 	writers_free(f->writers);
 	feed_free(f->feed);
 	parking_free(f->parking);
@@ -289,6 +294,7 @@ static void reload(struct fsd *f)
 		sbx_log(SBX_LOG_ERROR, "configuration not reloaded error=\"%s\"", e.message);
 	else
 		sbx_log(SBX_LOG_INFO, "configuration reloaded");
+	work_new_epoch(f); /* it may say what a name stands for */
 }
 
 static void wait_for_end(struct server *s, int signals)
@@ -329,7 +335,8 @@ static int serve(const struct fsd_options *o, struct sbx_error *e)
 	(void)sigaction(SIGUSR1, &sa, NULL); /* no SA_RESTART: it ends a read */
 	rc = start(&s, o, e);
 	if (rc == 0) {
-		sbx_log(SBX_LOG_INFO, "mounted mountpoint=%s state=%s", o->mountpoint, o->state);
+		sbx_log(SBX_LOG_INFO, "mounted mountpoint=%s state=%s passthrough=%s",
+			o->mountpoint, o->state, s.passes ? "yes" : "no");
 		tell_parent();
 		sbx_process_ready();
 		wait_for_end(&s, signals);

@@ -28,6 +28,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 		 FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_ATOMIC_O_TRUNC |
 		 FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_CACHE_SYMLINKS);
 	conn->want &= ~(unsigned)(FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_CACHE_SYMLINKS);
+	pass_init(conn);
 	f->epochs = conn->proto_minor >= 44;
 	f->acl = f->enforce && f->n_admins > 0 && (conn->capable & FUSE_CAP_POSIX_ACL);
 	if (f->acl)
@@ -106,7 +107,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
 		ino & (INO_REAL | INO_WORK | INO_SHOT) ? NULL : ms_node(ino_node(ino));
 	bool harmless =
 		!(to_set & ~(FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW |
-			     FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_CTIME));
+			     FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_CTIME |
+			     FUSE_SET_ATTR_KILL_SUID));
 
 	if (is_work(ino))
 		work_setattr(self(req), req, ino, attr, to_set, fi);
@@ -287,8 +289,10 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	(void)ino;
-	handle_close(self(req), handle_of(fi));
+	if (fi->fh)
+		handle_close(self(req), handle_of(fi));
+	else /* the kicker's */
+		(void)pass_close(self(req), ino);
 	fuse_reply_err(req, 0);
 }
 

@@ -333,6 +333,7 @@ void real_opened(struct fsd *f, fuse_req_t req, fuse_ino_t ino, int fd, struct f
 	}
 	fi->keep_cache = 1;
 	fi->noflush = 1;
+	h->h.in_pass = pass_open(f, ino, fd, fi) >= 0;
 	handle_opened(f, req, fi, &h->h);
 }
 

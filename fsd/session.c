@@ -195,11 +195,32 @@ int session_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st,
 
 /* ---- look-up --------------------------------------------------------------------------------- */
 
+/* Whoever has the server's rights can reach the directory, too. */
+static bool is_work_link(const struct fsd *f, const struct session_ref *s)
+{
+	return orch_settings(f->orch)->workspace_links && s->uid == (int64_t)f->uid;
+}
+
+enum ms_node_id session_shown(struct fsd *f, fuse_req_t req, fuse_ino_t dir, enum ms_node_id node)
+{
+	struct session_ref s;
+
+	return node == MS_N_SESS_WORK && session_of(f, req, dir, &s) == 0 && is_work_link(f, &s)
+		       ? MS_N_SESS_WORK_LINK
+		       : node;
+}
+
 static int child_session(struct fsd *f, fuse_req_t req, const char *name, fuse_ino_t *ret)
 {
 	struct session_ref s;
-	int r = session_by_name(f, req, name, &s);
+	int64_t row;
+	int r;
 
+	if (is_kicker(f, req) && work_now_row(f, &row)) {
+		*ret = ino_make(row, MS_N_SESSION);
+		return 0;
+	}
+	r = session_by_name(f, req, name, &s);
 	if (r == 0)
 		*ret = ino_make(s.row, strcmp(name, s.name) == 0 ? MS_N_SESSION : MS_N_SESS_BY_ID);
 	return r;
@@ -242,7 +263,7 @@ int session_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *
 	int r;
 
 	memset(ret, 0, sizeof(*ret));
-	if (node == MS_N_NONE || node == MS_N_SESS_BY_ID)
+	if (node == MS_N_NONE || node == MS_N_SESS_BY_ID || node == MS_N_SESS_WORK_LINK)
 		return -ENOENT;
 	ret->generation = 1;
 	if (node == MS_N_SESSION) {
@@ -254,6 +275,8 @@ int session_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *
 			r = child_run(f, &s, name, &ret->ino);
 		else if (r == 0 && node == MS_N_SHOT)
 			r = child_shot(f, &s, name, &ret->ino);
+		else if (r == 0 && node == MS_N_SESS_WORK && is_work_link(f, &s))
+			ret->ino = ino_make(s.row, MS_N_SESS_WORK_LINK);
 	}
 	if (r < 0)
 		return r;
@@ -335,6 +358,9 @@ static int view_session(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out, stru
 		return 0;
 	case MS_V_SESSION_STATUS:
 		orch_view_session(f->orch, &s, out);
+		return 0;
+	case MS_V_WORK_PLACE:
+		sbx_buf_printf(out, "%s/sessions/%s/workspace", store_dir(f->store), s.id);
 		return 0;
 	default:
 		sbx_buf_puts(out, s.entry ? s.entry : s.id);

@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <linux/fuse.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -59,11 +60,15 @@ static struct work *find(struct work_table *t, int64_t row)
 static void set_root(struct work_table *t, struct work *w, struct work_node *root,
 		     struct work_node **dead)
 {
-	if (w->root)
-		work_node_put(t, w->root, dead);
+	struct work_node *old = w->root;
+
 	w->root = root;
 	if (root)
 		root->refs++;
+	if (old && root)
+		work_adopt(old, root, dead);
+	if (old)
+		work_node_put(t, old, dead);
 }
 
 static int make(struct fsd *f, int64_t row, struct work **ret)
@@ -80,6 +85,7 @@ static int make(struct fsd *f, int64_t row, struct work **ret)
 	w->f = f;
 	w->row = row;
 	memcpy(w->id, s.id, sizeof(w->id));
+	(void)snprintf(w->name, sizeof(w->name), "%s", s.entry ? s.entry : s.id);
 	w->uid = s.uid >= 0 ? (uid_t)s.uid : f->uid;
 	w->gid = w->uid == f->uid ? getgid() : (gid_t)w->uid;
 	w->cap = orch_workspace_cap(f->orch, &s);
@@ -173,8 +179,15 @@ static int open_root(struct work *w)
 			r = -ENOMEM;
 		}
 	}
+	if (changed)
+		root->pins++;
 	pthread_mutex_unlock(&t->lock);
 	work_bury(t, dead);
+	if (changed) {
+		work_watch(root, false);
+		work_look_through(root, 0, true);
+		work_unpin(root);
+	}
 	return r < 0 ? r : changed;
 }
 
@@ -186,8 +199,7 @@ void work_new_epoch(struct fsd *f)
 		sbx_log(SBX_LOG_WARNING, "names not invalidated error=\"%s\"", strerror(errno));
 }
 
-/* Forgets what the kernel was told of w. */
-static void take_back(struct work *w)
+void work_take_back(struct work *w)
 {
 	struct work_table *t = w->f->work;
 
@@ -197,6 +209,12 @@ static void take_back(struct work *w)
 	w->sweep = w->n_nodes + 1;
 	pthread_cond_signal(&t->wake);
 	pthread_mutex_unlock(&t->lock);
+}
+
+void work_stale(struct work *w)
+{
+	atomic_store(&w->measured, false);
+	work_take_back(w);
 }
 
 int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret)
@@ -212,8 +230,7 @@ int work_root(struct fsd *f, int64_t row, bool fresh, struct work_node **ret)
 	pthread_mutex_unlock(&t->lock);
 	r = fresh ? open_root(w) : 0;
 	if (r > 0) {
-		atomic_store(&w->measured, false);
-		take_back(w);
+		work_stale(w);
 		r = 0;
 	}
 	pthread_mutex_lock(&t->lock);
@@ -253,8 +270,7 @@ void work_changed(struct fsd *f, const char *id)
 		return;
 	/* Whoever is inside asks for its name no more. */
 	(void)open_root(w);
-	atomic_store(&w->measured, false);
-	take_back(w);
+	work_stale(w);
 	put(w);
 }
 
@@ -276,8 +292,7 @@ void work_run_changed(struct fsd *f, int64_t run_row)
 	look_busy(w);
 	/* A run may have come and gone between two looks. */
 	if (before != atomic_load(&w->busy) || store_phase_terminal(key.phase)) {
-		atomic_store(&w->measured, false);
-		take_back(w);
+		work_stale(w);
 	}
 	put(w);
 }
@@ -290,7 +305,7 @@ void work_session_gone(struct fsd *f, const char *id)
 
 	if (!w)
 		return;
-	take_back(w);
+	work_take_back(w);
 	pthread_mutex_lock(&t->lock);
 	w->gone = true;
 	set_root(t, w, NULL, &dead);
@@ -316,7 +331,7 @@ void work_look_all(struct fsd *f)
 
 			if (w) {
 				look_busy(w);
-				take_back(w);
+				work_take_back(w);
 				put(w);
 			}
 		}
@@ -397,6 +412,7 @@ struct work_table *work_open(struct fsd *f)
 	t->f = f;
 	t->newest = &t->oldest;
 	pthread_mutex_init(&t->lock, NULL);
+	pthread_mutex_init(&t->now_lock, NULL);
 	pthread_cond_init(&t->wake, NULL);
 	(void)getrlimit(RLIMIT_NOFILE, &files);
 	t->open_max = files.rlim_cur / 2;
@@ -410,7 +426,7 @@ int work_start(struct work_table *t, struct sbx_error *e)
 	if (r != 0)
 		return sbx_fail_errno(e, SBX_E_INTERNAL, r, "cannot start a thread");
 	t->running = true;
-	return 0;
+	return work_watch_start(t, e);
 }
 
 void work_stop(struct work_table *t)
@@ -423,12 +439,14 @@ void work_stop(struct work_table *t)
 	pthread_mutex_unlock(&t->lock);
 	pthread_join(t->thread, NULL);
 	t->running = false;
+	work_watch_stop(t->watch);
 }
 
 static void free_node(struct work_node *n)
 {
 	sbx_closep(&n->fd);
 	free(n->name);
+	free(n->mark);
 	free(n);
 }
 
@@ -436,6 +454,7 @@ void work_free(struct work_table *t)
 {
 	if (!t)
 		return;
+	work_watch_free(t->watch);
 	for (size_t i = 0; i < WORKS_BUCKETS; i++) {
 		struct work *w;
 
@@ -452,5 +471,6 @@ void work_free(struct work_table *t)
 	}
 	pthread_cond_destroy(&t->wake);
 	pthread_mutex_destroy(&t->lock);
+	pthread_mutex_destroy(&t->now_lock);
 	free(t);
 }

@@ -128,6 +128,7 @@ int work_root_attr(struct fsd *f, fuse_ino_t ino, struct stat *st, double *timeo
 		r = attr_of(n, st);
 	if (r < 0)
 		return r;
+	work_watch(n, false);
 	st->st_ino = ino;
 	st->st_mode = S_IFDIR | ms_node(ino_node(ino))->mode;
 	acl_mode(f, st);
@@ -150,8 +151,13 @@ static void reply_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct wor
 void work_getattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
 {
 	work_autopin struct work_node *n = NULL;
-	int r = work_pin(f, ino, &n);
+	int r;
 
+	if ((ino & INO_WORK) && is_kicker(f, req)) {
+		work_told_attr(f, req, ino);
+		return;
+	}
+	r = work_pin(f, ino, &n);
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else
@@ -202,7 +208,7 @@ static void one_time(const struct timespec *from, bool set, bool now, struct tim
 		to->tv_nsec = now ? UTIME_NOW : UTIME_OMIT;
 }
 
-static int set_times(struct work_node *n, const struct stat *attr, int to_set)
+static int set_times(struct work_node *n, int fd, const struct stat *attr, int to_set)
 {
 	struct timespec ts[2];
 
@@ -212,7 +218,16 @@ static int set_times(struct work_node *n, const struct stat *attr, int to_set)
 	one_time(&attr->st_mtim,
 		 (to_set & FUSE_SET_ATTR_MTIME) && !(to_set & FUSE_SET_ATTR_MTIME_NOW),
 		 to_set & FUSE_SET_ATTR_MTIME_NOW, &ts[1]);
+	if (fd >= 0)
+		return futimens(fd, ts) < 0 ? -errno : 0;
 	return utimensat(AT_FDCWD, work_path(n->fd).s, ts, 0) < 0 ? -errno : 0;
+}
+
+static int set_mode(struct work_node *n, int fd, mode_t mode)
+{
+	int r = fd >= 0 ? fchmod(fd, mode) : chmod(work_path(n->fd).s, mode);
+
+	return r < 0 ? -errno : 0;
 }
 
 static int change(struct work_node *n, int fd, const struct stat *attr, int to_set)
@@ -229,13 +244,12 @@ static int change(struct work_node *n, int fd, const struct stat *attr, int to_s
 		return -EPERM;
 	if (!n->parent)
 		to_set &= ~FUSE_SET_ATTR_MODE; /* it is as the tree says */
-	if ((to_set & FUSE_SET_ATTR_MODE) &&
-	    chmod(work_path(n->fd).s, attr->st_mode & (0777 | S_ISVTX)) < 0)
-		r = -errno;
+	if (to_set & FUSE_SET_ATTR_MODE)
+		r = set_mode(n, fd, attr->st_mode & (0777 | S_ISVTX));
 	if (r == 0 && (to_set & FUSE_SET_ATTR_SIZE))
 		r = set_size(n, fd, attr->st_size);
 	if (r == 0 && (to_set & TIMES))
-		r = set_times(n, attr, to_set);
+		r = set_times(n, fd, attr, to_set);
 	return r;
 }
 
@@ -243,8 +257,13 @@ void work_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct st
 		  int to_set, struct fuse_file_info *fi)
 {
 	work_autopin struct work_node *n = NULL;
-	int r = work_pin(f, ino, &n);
+	int r;
 
+	if (is_kicker(f, req)) {
+		work_told_attr(f, req, ino);
+		return;
+	}
+	r = work_pin(f, ino, &n);
 	if (r == 0)
 		r = change(n, fi ? work_handle_fd(handle_of(fi)) : -1, attr, to_set);
 	if (r < 0)

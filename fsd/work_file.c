@@ -61,6 +61,7 @@ int work_opened(struct fsd *f, fuse_req_t req, struct work_node *n, int fd,
 		struct fuse_file_info *fi)
 {
 	struct work_handle *h = calloc(1, sizeof(*h));
+	int passing = 0;
 
 	if (!h) {
 		sbx_closep(&fd);
@@ -73,11 +74,16 @@ int work_opened(struct fsd *f, fuse_req_t req, struct work_node *n, int fd,
 	h->flags = fi->flags;
 	pthread_mutex_init(&h->lock, NULL);
 	if (h->h.kind == H_WORK_DIR && !(h->dir = fdopendir(fd))) {
-		work_release(&h->h);
+		work_release(&h->h, false);
 		return -ENOMEM;
 	}
-	fi->keep_cache = keep_pages(n);
+	h->h.ino = work_ino(n);
 	fi->noflush = 1; /* there is nothing that only a close could tell */
+	if (h->h.kind == H_WORK_FILE)
+		passing = pass_open(f, h->h.ino, fd, fi);
+	h->h.in_pass = h->h.kind == H_WORK_FILE && passing >= 0;
+	if (passing <= 0)
+		fi->keep_cache = keep_pages(n);
 	return handle_add(f, req, fi, &h->h) ? 0 : -EMFILE;
 }
 
@@ -117,7 +123,10 @@ static void reply_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, int flags,
 
 void work_file_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	reply_open(f, req, ino, fi->flags & ~O_DIRECTORY, fi);
+	if (is_kicker(f, req))
+		work_told_open(f, req, ino, fi);
+	else
+		reply_open(f, req, ino, fi->flags & ~O_DIRECTORY, fi);
 }
 
 void work_dir_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -126,10 +135,13 @@ void work_dir_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_fi
 	reply_open(f, req, ino, O_RDONLY | O_DIRECTORY, fi);
 }
 
-void work_release(struct handle *base)
+/* What was mapped to be written, and passed through, has changed behind the kernel's pages. */
+void work_release(struct handle *base, bool passed)
 {
 	struct work_handle *h = (struct work_handle *)base;
 
+	if (passed && (h->flags & O_ACCMODE) != O_RDONLY)
+		work_take_back(h->n->work);
 	if (h->dir)
 		closedir(h->dir);
 	else
@@ -288,7 +300,7 @@ static bool entry_of(struct work_handle *h, const struct dirent *d, bool plus,
 {
 	memset(ret, 0, sizeof(*ret));
 	if (plus && !is_dot(d->d_name))
-		return work_child(h->n, d->d_name, ret) == 0;
+		return work_look_up(h->n, d->d_name, ret) == 0;
 	/* Node id 0: the kernel does not look at it, and nothing is counted. */
 	ret->attr.st_ino = work_number(h->n->is.dev, d->d_ino);
 	ret->attr.st_mode = (mode_t)d->d_type << 12;

@@ -35,7 +35,7 @@ static struct work_node **bucket_of(struct work_table *t, const struct work_iden
 	return &t->nodes[(hash >> 40) % WORK_BUCKETS];
 }
 
-static bool same(const struct work_identity *a, const struct work_identity *b)
+bool work_same(const struct work_identity *a, const struct work_identity *b)
 {
 	return a->dev == b->dev && a->ino == b->ino && a->type == b->type &&
 	       a->born.tv_sec == b->born.tv_sec && a->born.tv_nsec == b->born.tv_nsec;
@@ -46,7 +46,7 @@ static struct work_node *find(struct work_table *t, const struct work_identity *
 {
 	struct work_node *n = *bucket_of(t, is);
 
-	while (n && !(same(&n->is, is) && (!S_ISLNK(is->type) || n->parent == parent)))
+	while (n && !(work_same(&n->is, is) && (!S_ISLNK(is->type) || n->parent == parent)))
 		n = n->next;
 	return n;
 }
@@ -81,12 +81,96 @@ static void busy_again(struct work_table *t, struct work_node *n)
 /* The list begins with the oldest; `older` leads to the next newer one's place in it. */
 static void idle_now(struct work_table *t, struct work_node *n)
 {
-	if (n->newer || n->pins || n->fd < 0 || n->keep || !n->hashed || !n->parent)
+	if (n->newer || n->pins || n->fd < 0 || n->keep || n->mark || !n->hashed || !n->parent)
 		return;
 	n->older = NULL;
 	n->newer = t->newest;
 	*t->newest = n;
 	t->newest = &n->older;
+}
+
+/* ---- places, under the lock ------------------------------------------------------------------ */
+
+static struct work_node **place_bucket(struct work_table *t, const struct work_node *parent,
+				       const char *name)
+{
+	uint64_t hash = (uintptr_t)parent * UINT64_C(0x9e3779b97f4a7c15);
+
+	for (; *name; name++)
+		hash = (hash ^ (unsigned char)*name) * UINT64_C(1099511628211);
+	return &t->places[(hash >> 40) % WORK_BUCKETS];
+}
+
+static void enter_place(struct work_table *t, struct work_node *n)
+{
+	struct work_node **at = place_bucket(t, n->parent, n->name);
+
+	n->place_next = *at;
+	*at = n;
+}
+
+static void leave_place(struct work_table *t, struct work_node *n)
+{
+	struct work_node **at = place_bucket(t, n->parent, n->name);
+
+	while (*at != n)
+		at = &(*at)->place_next;
+	*at = n->place_next;
+}
+
+struct work_node *work_find_place(struct work_node *dir, const char *name,
+				  const struct work_identity *is)
+{
+	struct work_table *t = table_of(dir);
+	struct work_node *n;
+
+	pthread_mutex_lock(&t->lock);
+	for (n = *place_bucket(t, dir, name); n; n = n->place_next)
+		if (n->parent == dir && n->nlookup && strcmp(n->name, name) == 0 &&
+		    !(is && work_same(&n->is, is)))
+			break;
+	if (n) {
+		n->pins++;
+		busy_again(t, n);
+	}
+	pthread_mutex_unlock(&t->lock);
+	return n;
+}
+
+void work_names(struct work_node *dir, struct sbx_buf *out)
+{
+	struct work_table *t = table_of(dir);
+
+	pthread_mutex_lock(&t->lock);
+	for (const struct work_node *n = dir->work->nodes; n; n = n->in_work) {
+		if (n->parent != dir || !n->nlookup || out->len + strlen(n->name) + 2 > out->limit)
+			continue;
+		sbx_buf_puts(out, S_ISDIR(n->is.type) ? "d" : "f");
+		sbx_buf_add(out, n->name, strlen(n->name) + 1);
+	}
+	pthread_mutex_unlock(&t->lock);
+}
+
+struct work_node *work_find_known(struct work_node *dir, const struct work_identity *is)
+{
+	struct work_table *t = table_of(dir);
+	struct work_node *n;
+
+	pthread_mutex_lock(&t->lock);
+	n = find(t, is, dir);
+	if (n && !n->nlookup)
+		n = NULL;
+	if (n) {
+		n->pins++;
+		busy_again(t, n);
+	}
+	pthread_mutex_unlock(&t->lock);
+	return n;
+}
+
+fuse_ino_t work_ino(const struct work_node *n)
+{
+	return n->parent ? INO_WORK | (uintptr_t)n : (fuse_ino_t)n->work->row << 8 | MS_N_SESS_WORK;
 }
 
 /* Closing may be the end of a large file that was removed, and so is not done under the lock. */
@@ -139,6 +223,7 @@ struct work_node *work_node_new(struct work *w, struct work_node *parent, const 
 	n->next = *bucket_of(t, is);
 	*bucket_of(t, is) = n;
 	n->hashed = true;
+	enter_place(t, n);
 	return n;
 }
 
@@ -163,6 +248,9 @@ static void check_life(struct work_table *t, struct work_node *n, struct work_no
 		unhash(t, n);
 		busy_again(t, n);
 		leave_work(n);
+		work_unhash_mark(n);
+		if (parent)
+			leave_place(t, n);
 		n->next = *dead;
 		*dead = n;
 		if (parent)
@@ -186,6 +274,7 @@ void work_bury(struct work_table *t, struct work_node *dead)
 		bool had = n->fd >= 0;
 
 		dead = n->next;
+		work_unwatch(n);
 		sbx_closep(&n->fd);
 		atomic_fetch_sub(&w->used, n->extra);
 		free(n->name);
@@ -203,6 +292,8 @@ void work_forget(struct fsd *f, fuse_ino_t ino, uint64_t nlookup)
 	struct work_table *t = f->work;
 	struct work_node *n = (struct work_node *)(uintptr_t)(ino & ~INO_WORK), *dead = NULL;
 
+	if (work_is_ghost(ino))
+		return;
 	pthread_mutex_lock(&t->lock);
 	n->nlookup -= nlookup < n->nlookup ? nlookup : n->nlookup;
 	check_life(t, n, &dead);
@@ -228,7 +319,7 @@ static int reopen(struct work_node *n, struct work_node *parent, const char *nam
 	if (fd < 0)
 		return fd == -ENOENT || fd == -ENOTDIR ? -ESTALE : fd;
 	r = work_statx(fd, &st, &is);
-	if (r == 0 && !same(&is, &n->is))
+	if (r == 0 && !work_same(&is, &n->is))
 		r = -ESTALE;
 	if (r < 0)
 		return r;
@@ -302,6 +393,8 @@ int work_pin(struct fsd *f, fuse_ino_t ino, struct work_node **ret)
 
 	if (!(ino & INO_WORK))
 		return work_root(f, ino_row(ino), false, ret);
+	if (work_is_ghost(ino))
+		return -ESTALE;
 	work_pin_more(n);
 	r = ready(n, 0);
 	if (r < 0)
@@ -327,7 +420,9 @@ static void cut_circle(const struct work_node *n, struct work_node *parent, stru
 			continue;
 		at->keep = true;
 		root->refs++;
+		leave_place(table_of(n), at);
 		at->parent = root;
+		enter_place(table_of(n), at);
 		work_node_put(table_of(n), (struct work_node *)(uintptr_t)n, dead);
 		return;
 	}
@@ -343,6 +438,7 @@ static void place(struct work_node *n, struct work_node *parent, const char *nam
 	if (!old || n == parent || (old == parent && strcmp(n->name, name) == 0))
 		return;
 	copy = strdup(name);
+	leave_place(table_of(n), n);
 	if (copy) {
 		free(n->name);
 		n->name = copy;
@@ -353,7 +449,19 @@ static void place(struct work_node *n, struct work_node *parent, const char *nam
 		cut_circle(n, parent, dead);
 	parent->refs++;
 	n->parent = parent;
+	enter_place(table_of(n), n);
 	work_node_put(table_of(n), old, dead);
+}
+
+void work_adopt(struct work_node *old, struct work_node *root, struct work_node **dead)
+{
+	struct work_node *next;
+
+	for (struct work_node *n = root->work->nodes; n; n = next) {
+		next = n->in_work;
+		if (n->parent == old)
+			place(n, root, n->name, dead);
+	}
 }
 
 void work_moved(const struct work_identity *is, struct work_node *from, struct work_node *to,
@@ -478,4 +586,13 @@ int work_child(struct work_node *dir, const char *name, struct fuse_entry_param 
 	int fd = sbx_open_beneath(dir->fd, name, O_PATH | O_NOFOLLOW, 0);
 
 	return fd < 0 ? fd : work_enter(dir, name, fd, ret);
+}
+
+int work_look_up(struct work_node *dir, const char *name, struct fuse_entry_param *ret)
+{
+	int r = work_child(dir, name, ret);
+
+	if (r == 0)
+		work_watch_entry(ret, true);
+	return r;
 }

@@ -31,10 +31,15 @@ void work_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 {
 	work_autopin struct work_node *dir = NULL;
 	struct fuse_entry_param e = { 0 };
-	int r = work_pin(f, parent, &dir);
+	int r;
 
+	if (is_kicker(f, req)) {
+		work_told_lookup(f, req, parent, name);
+		return;
+	}
+	r = work_pin(f, parent, &dir);
 	if (r == 0)
-		r = work_child(dir, name, &e);
+		r = work_look_up(dir, name, &e);
 	if (r == -ENOENT && dir && work_absent_time(dir->work) > 0) {
 		e = (struct fuse_entry_param){ .entry_timeout = work_absent_time(dir->work) };
 		fuse_reply_entry(req, &e);
@@ -70,15 +75,23 @@ static int made(struct work_node *dir, const char *name, mode_t mode, bool link,
 		sbx_closep(&fd);
 		return r;
 	}
-	return work_enter(dir, name, fd, ret);
+	r = work_enter(dir, name, fd, ret);
+	if (r == 0)
+		work_watch_entry(ret, false);
+	return r;
 }
 
 void work_mkdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
 	work_autopin struct work_node *dir = NULL;
 	struct fuse_entry_param e;
-	int r = work_pin(f, parent, &dir);
+	int r;
 
+	if (is_kicker(f, req)) {
+		work_told_made(f, req, parent, name);
+		return;
+	}
+	r = work_pin(f, parent, &dir);
 	if (r == 0 && mkdirat(dir->fd, name, mode & 0777) < 0)
 		r = -errno;
 	if (r == 0)
@@ -90,9 +103,13 @@ void work_mknod(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *na
 {
 	work_autopin struct work_node *dir = NULL;
 	struct fuse_entry_param e;
-	int r = S_ISREG(mode) || S_ISFIFO(mode) || S_ISSOCK(mode) ? work_pin(f, parent, &dir)
-								  : -EPERM;
+	int r;
 
+	if (is_kicker(f, req)) {
+		work_told_made(f, req, parent, name);
+		return;
+	}
+	r = S_ISREG(mode) || S_ISFIFO(mode) || S_ISSOCK(mode) ? work_pin(f, parent, &dir) : -EPERM;
 	if (r == 0 && mknodat(dir->fd, name, mode & (S_IFMT | 0777), 0) < 0)
 		r = -errno;
 	if (r == 0)
@@ -105,8 +122,13 @@ void work_symlink(struct fsd *f, fuse_req_t req, const char *target, fuse_ino_t 
 {
 	work_autopin struct work_node *dir = NULL;
 	struct fuse_entry_param e;
-	int r = work_pin(f, parent, &dir);
+	int r;
 
+	if (is_kicker(f, req)) {
+		work_told_made(f, req, parent, name);
+		return;
+	}
+	r = work_pin(f, parent, &dir);
 	if (r == 0 && symlinkat(target, dir->fd, name) < 0)
 		r = -errno;
 	if (r == 0)
@@ -161,8 +183,13 @@ void work_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 {
 	work_autopin struct work_node *dir = NULL, *n = NULL;
 	struct fuse_entry_param e;
-	int fd = -1, r = work_pin(f, parent, &dir);
+	int fd = -1, r;
 
+	if (is_kicker(f, req)) {
+		work_told_create(f, req, parent, name, fi);
+		return;
+	}
+	r = work_pin(f, parent, &dir);
 	if (r == 0)
 		r = create(dir, name, mode, fi->flags, &fd, &e);
 	if (r == 0) {
@@ -199,8 +226,13 @@ void work_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 	work_autopin struct work_node *dir = NULL;
 	struct work_identity is;
 	struct stat st;
-	int r = work_pin(f, parent, &dir);
+	int r;
 
+	if (is_kicker(f, req)) { /* it is gone already */
+		fuse_reply_err(req, 0);
+		return;
+	}
+	r = work_pin(f, parent, &dir);
 	if (r == 0)
 		r = work_identify(dir->fd, name, &is, &st);
 	if (r == 0 && unlinkat(dir->fd, name, is_dir ? AT_REMOVEDIR : 0) < 0)
@@ -252,10 +284,14 @@ void work_rename(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 		 fuse_ino_t newparent, const char *newname, unsigned flags)
 {
 	work_autopin struct work_node *from = NULL, *to = NULL;
-	int r = flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE)
-			? -EINVAL
-			: work_pin(f, parent, &from);
+	int r;
 
+	if (is_kicker(f, req)) {
+		fuse_reply_err(req, 0);
+		return;
+	}
+	r = flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE) ? -EINVAL
+								    : work_pin(f, parent, &from);
 	if (r == 0)
 		r = work_pin(f, newparent, &to);
 	if (r == 0) {

@@ -467,7 +467,7 @@ class NoThread(unittest.TestCase):
     @unittest.skipUnless(sbx.ROOT and shutil.which("strace"), "needs root and strace")
     def test_start_that_gets_no_thread_says_so_and_ends(self):
         """Whichever of its threads it is: none waits for another that never was."""
-        for n in range(1, 14):
+        for n in range(1, 15):
             m = sbx.Mount(env={"ASAN_OPTIONS": "detect_leaks=0"}, prefix=[
                 "strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=clone,clone3",
                 "-e", "inject=clone,clone3:error=EAGAIN:when=%d" % n])

@@ -16,6 +16,7 @@ import fskit  # noqa: E402
 import gitkit  # noqa: E402
 import nethosts  # noqa: E402
 import sbx  # noqa: E402
+import workkit  # noqa: E402
 
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18
 
@@ -121,6 +122,16 @@ class Ordinary(unittest.TestCase):
             run = self.m.submit({"command": ["true"]})
             ino.wait(lambda p, m, n: n == run.id)
             run.wait()
+
+    def test_inotify_in_a_workspace(self):
+        s = workkit.Session(self.m, "watched")
+        s.shell("mkdir d; echo 1 > d/f")
+        with fskit.Inotify() as ino:
+            ino.add(s.path("d"), ino.CREATE | ino.MODIFY | ino.CLOSE_WRITE | ino.DELETE | ino.MOVED_TO)
+            self.assertEqual(s.run("echo 2 >> d/f; echo > d/g; mv d/g d/h"), "0")
+            for mask, name in ((ino.CLOSE_WRITE, "f"), (ino.CREATE, "g"), (ino.MOVED_TO, "h")):
+                ino.wait(lambda p, m, n: n == name and m & mask)
+        s.ctl("destroy")
 
     def test_tier_that_cannot_be_enforced_is_refused_with_the_reason(self):
         with open(os.path.join(self.m.mnt, "runtimes/namespace.json")) as f:

@@ -57,7 +57,7 @@ class TreeCase(sbx.Case):
 
     def there(self, row):
         """The path of a row on this mount, for the run of the class; None where it has no such node."""
-        if row["when"] == "SESSION":
+        if row["when"] == "SESSION" or row["sym"] == "SESS_WORK_LINK":  # only with a setting
             return None
         path = row["path"]
         run = self.in_session if path.startswith(("sessions/", "by/session/")) else self.run_

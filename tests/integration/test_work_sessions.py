@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import stat
+import subprocess
 import sys
+import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import fskit  # noqa: E402
@@ -292,6 +294,39 @@ class Snapshots(Case):
         names = os.listdir(self.shots("one/tree/many"))
         self.assertEqual(names, sorted(names))
         self.assertEqual(len(names), 3000)
+
+
+class Links(Case):
+    """With workspace_links, the server's own user works in the directory itself."""
+    settings = {"workspace_links": "true"}
+
+    def test_a_link_to_the_directory(self):
+        self.assertEqual(os.readlink(self.s.work), self.s.disk())
+        with os.scandir(self.s.dir) as it:
+            entry, = [e for e in it if e.name == "workspace"]
+            self.assertTrue(entry.is_symlink())
+            self.assertEqual(entry.inode(), os.lstat(self.s.work).st_ino)
+        self.assertNotEqual(os.statvfs(self.s.work + "/.").f_fsid, os.statvfs(self.s.dir).f_fsid)
+        self.assertFalse(os.path.lexists(os.path.join(self.s.dir, "<workspace>")))
+
+    def test_both_sides_write(self):
+        self.s.shell("mkdir d; echo 1 > d/f")
+        self.assertEqual(self.s.run("cat d/f > seen; echo 2 >> d/f"), "0")
+        self.assertEqual((self.s.read("seen"), self.s.read("d/f")), (b"1\n", b"1\n2\n"))
+
+    def test_snapshot_and_restore(self):
+        self.s.write("f", b"before")
+        os.mkdir(os.path.join(self.s.dir, "snapshots", "one"))
+        self.s.write("f", b"after")
+        self.s.ctl("restore one")
+        self.assertEqual(self.s.read("f"), b"before")
+
+    @unittest.skipUnless(sbx.ROOT, "needs another user")
+    def test_others_have_what_they_had(self):
+        path = os.path.join(self.m.mnt, "sessions", "of-nobody")
+        subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c",
+                        "mkdir '%s' && echo x > '%s/workspace/f' && [ ! -L '%s/workspace' ] && rmdir '%s'"
+                        % ((path,) * 4)], check=True)
 
 
 if __name__ == "__main__":

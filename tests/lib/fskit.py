@@ -88,6 +88,7 @@ def kill_idle_runners(mount):
 
 class Inotify:
     MODIFY, ATTRIB, CLOSE_WRITE, CREATE, DELETE = 0x2, 0x4, 0x8, 0x100, 0x200
+    MOVED_FROM, MOVED_TO, DELETE_SELF, MOVE_SELF, ISDIR = 0x40, 0x80, 0x400, 0x800, 0x40000000
 
     def __init__(self):
         self.fd = sbx.libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -95,6 +96,7 @@ class Inotify:
             raise OSError(ctypes.get_errno(), "inotify_init1")
         self.paths = {}
         self.seen = []
+        self.cookies = []  # beside `seen`: the same number in both halves of a move
 
     def add(self, path, mask):
         wd = sbx.libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
@@ -110,9 +112,10 @@ class Inotify:
             while True:
                 data = os.read(self.fd, 65536)
                 while data:
-                    wd, mask, _, n = struct.unpack_from("iIII", data)
+                    wd, mask, cookie, n = struct.unpack_from("iIII", data)
                     name = data[16:16 + n].rstrip(b"\0").decode()
                     new.append((self.paths.get(wd), mask, name))
+                    self.cookies.append(cookie)
                     data = data[16 + n:]
         self.seen += new
         return new
@@ -126,7 +129,7 @@ class Inotify:
                     return event
             left = end - time.monotonic()
             if left <= 0:
-                raise AssertionError("no such event, only %r" % (self.seen,))
+                raise AssertionError("no such event; the last of %d: %r" % (len(self.seen), self.seen[-20:]))
             readable(self.fd, left)
             self.read()
 

@@ -39,7 +39,7 @@ PARTS = {
              "orchestrator/settings.h", "orchestrator/images.h", "store/store.h", "store/log.h",
              "store/sessions.h", "store/snap.h", "runtimes/runtimes.h"),
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
-            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_ by_"),
+            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_ by_ pass_"),
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
               "orchestrator/upload.h", "orchestrator/settings.h", "store/store.h", "store/log.h",
               "store/sessions.h"),
@@ -371,7 +371,7 @@ def rows_of_the_tree():
             continue
         name = {"RUN": "ID", "RUNTIME": "NAME.json", "SESSION": "NAME", "SESS_BY_ID": "ID", "SESS_RUN": "ID",
                 "SHOT": "NAME", "BY_PHASE_OF": "PHASE", "BY_LABEL_OF": "KEY=VALUE", "BY_SESS_OF": "NAME",
-                "BY_USER_OF": "NAME"}.get(sym, "ID" if re.match("BY_.*_RUN", sym) else name)
+                "BY_USER_OF": "NAME", "SESS_WORK_LINK": "workspace"}.get(sym, "ID" if re.match("BY_.*_RUN", sym) else name)
         paths[sym] = paths[parent] + name + ("/" if kind == "DIR" else "")
         yield "| `%s`%s | %s | %s |" % (paths[sym], "" if listed == "true" else " +", mode,
                                         doc.replace("|", "\\|"))

@@ -90,7 +90,8 @@ static void table__what_waits_is_not_listed_and_all_else_is(void **state)
 		const struct ms_node *n = ms_node((enum ms_node_id)i);
 
 		/* Nor is a second name of what has another. */
-		assert_int_equal(n->listed, n->kind != MS_K_STREAM && i != MS_N_SESS_BY_ID);
+		assert_int_equal(n->listed, n->kind != MS_K_STREAM && i != MS_N_SESS_BY_ID &&
+						    i != MS_N_SESS_WORK_LINK);
 		if (n->kind == MS_K_STREAM)
 			assert_int_equal(n->name[0], '.');
 	}
@@ -317,6 +318,7 @@ static const char *const in_doc[MS_N__COUNT] = {
 	[MS_N_BY_SESS_RUN] = "ID",
 	[MS_N_BY_USER_RUN] = "ID",
 	[MS_N_SESS_BY_ID] = "ID",
+	[MS_N_SESS_WORK_LINK] = "workspace",
 	[MS_N_RUNTIME] = "NAME.json",
 	[MS_N_BY_PHASE_OF] = "PHASE",
 	[MS_N_BY_LABEL_OF] = "KEY=VALUE",
