@@ -445,6 +445,11 @@ class Podman(Engine):
         return ["podman", "--root", at("root"), "--runroot", at("run"), "--tmpdir", at("tmp"), "--cgroup-manager",
                 "cgroupfs", "--events-backend", "none", "system", "service", "--time", "0", "unix://" + self.socket]
 
+    def remove_groups(self):
+        """Those that it makes for everybody, when nobody else has a container in them."""
+        self.group = "libpod_parent"
+        super().remove_groups()
+
     def make_image(self, name, root, *changes):
         """It calls every import latest."""
         assert name.endswith(":latest") and not changes
