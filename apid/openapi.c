@@ -340,6 +340,12 @@ static void add_body(struct sbx_buf *out, const char *body)
 {
 	bool optional = body[0] == '?', form = body[0] == '@';
 
+	if (body[0] == '=') {
+		sbx_buf_puts(out, ",\"requestBody\":{\"required\":true,\"content\":{"
+				  "\"application/x-tar\":{\"schema\":{\"type\":\"string\","
+				  "\"format\":\"binary\"}}}}");
+		return;
+	}
 	sbx_buf_printf(out,
 		       ",\"requestBody\":{\"required\":%s,\"content\":{\"%s\":{\"schema\":{"
 		       "\"$ref\":\"#/components/schemas/%s\"}}}}",

@@ -24,7 +24,9 @@ static int import(const struct fsd_options *o, const struct orch_settings *st, s
 		return sbx_fail_errno(e, SBX_E_INVALID_ARGUMENT, errno, "cannot open '%s'",
 				      o->image_file);
 	rc = orch_image_import(st, o->state, fd, o->image, digest, e);
-	if (rc == 0)
+	if (rc == 0 && o->json)
+		printf("{\"name\":\"%s\",\"digest\":\"%s\"}\n", o->image, digest);
+	else if (rc == 0)
 		printf("%s\t%s\n", o->image, digest);
 	return rc;
 }
@@ -48,7 +50,7 @@ static int run(const struct fsd_options *o, struct sbx_error *e)
 	if (rc == 0 && o->mode == FSD_IMPORT_IMAGE)
 		rc = import(o, st, e);
 	else if (rc == 0 && o->mode == FSD_REMOVE_IMAGE)
-		rc = orch_image_remove(st, o->state, o->image, e);
+		rc = orch_image_remove(st, o->state, o->image, true, e);
 	else if (rc == 0 && o->mode == FSD_LIST_IMAGES)
 		rc = list(o, st, e);
 	else if (rc == 0)
@@ -56,6 +58,15 @@ static int run(const struct fsd_options *o, struct sbx_error *e)
 			      "use sandboxfs --import-image, --list-images or --remove-image");
 	orch_settings_free(st);
 	return rc;
+}
+
+/* For a door, which started us and tells its client. */
+static void print_error(const struct sbx_error *e)
+{
+	sbx_autofree char *text = sbx_error_json(e);
+
+	if (text)
+		(void)fputs(text, stdout);
 }
 
 int main(int argc, char **argv)
@@ -70,6 +81,8 @@ int main(int argc, char **argv)
 		rc = fsd_choose_state(&o, &e);
 	if (rc == 0)
 		rc = run(&o, &e);
+	if (rc < 0 && o.json)
+		print_error(&e);
 	fsd_options_clear(&o);
 	return sbx_exit_code(rc, &e);
 }

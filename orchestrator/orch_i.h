@@ -68,6 +68,7 @@ struct orch {
 	atomic_bool sessions_ending; /* so every end of a run is news for it */
 	atomic_bool garbage;	     /* snapshots were dropped: their objects may be nobody's now */
 	atomic_bool stop;
+	int helpers_over; /* eventfd: processes that a door waits for are to end */
 	int64_t told_seq; /* janitor: last change that it has seen */
 
 	struct orch_counts counts;

@@ -28,7 +28,7 @@ PARTS = {
     "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                       "runtimes/runtimes.h"),
                      "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_ session_ snapshot_ upload_ image_ "
-                     "archive_ intake_"),
+                     "archive_ intake_ images_ helper_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
     "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                          "runtimes/runtimes.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
@@ -40,10 +40,10 @@ PARTS = {
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
             "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_"),
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
-              "orchestrator/upload.h", "orchestrator/settings.h", "store/store.h", "store/log.h",
+              "orchestrator/upload.h", "orchestrator/settings.h", "orchestrator/images.h", "store/store.h", "store/log.h",
               "store/sessions.h"),
-             "apid_ admin_ artifact_ artifacts_ auth_ conns_ finished_ health_ http_ metrics_ multipart_ openapi_ reply_ "
-             "req_ route_ run_ runs_ runtimes_ session_ sessions_ snapshot_ snapshots_ stream_ token_ upload_ waiting_ worker_ workspace_ "
+             "apid_ admin_ artifact_ artifacts_ auth_ body_ conns_ finished_ health_ http_ metrics_ multipart_ openapi_ reply_ image_ "
+             "req_ route_ run_ runs_ runtimes_ session_ sessions_ snapshot_ snapshots_ spool_ stream_ token_ upload_ waiting_ worker_ workspace_ "
              "ws_"),
 }
 LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for part in PARTS}
