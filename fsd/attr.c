@@ -170,6 +170,8 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 		return -ENOENT;
 	if (is_session_node(ino_node(ino)))
 		return session_attr(f, req, ino, st, timeout);
+	if (is_image_node(ino_node(ino)))
+		return img_attr(f, req, ino, st, timeout);
 	if (!ino_of_run(ino)) {
 		r = node_attr_run(f, req, ino, NULL, st, timeout);
 		if (r == 0 && ino_node(ino) == MS_N_RUNS) {

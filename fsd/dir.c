@@ -100,6 +100,8 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 		return child_run(f, req, name, ret);
 	if (is_session_node(node))
 		return session_child(f, req, parent, name, ret);
+	if (is_image_node(node))
+		return img_child(f, req, parent, name, ret);
 	if (node == MS_N_RUNTIME) {
 		r = runtime_index(name, &row);
 		if (r < 0)
@@ -159,6 +161,16 @@ static bool add_dot(struct listing *l, const char *name, fuse_ino_t ino, off_t n
 	return dir_add(l, name, next, &e);
 }
 
+static int fixed_attr(struct listing *l, enum ms_node_id node, const struct run_ref *run,
+		      struct fuse_entry_param *e)
+{
+	if (is_session_node(node))
+		return session_attr(l->f, l->req, e->ino, &e->attr, &e->attr_timeout);
+	if (is_image_node(node))
+		return img_attr(l->f, l->req, e->ino, &e->attr, &e->attr_timeout);
+	return node_attr_run(l->f, l->req, e->ino, run, &e->attr, &e->attr_timeout);
+}
+
 static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 		      const struct run_ref *run)
 {
@@ -170,12 +182,12 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 	fill_entry(l->f, ino_make(ino_row(dir), node), run, &e);
 	if (is_session_node(node))
 		e.entry_timeout = session_entry_time(l->f, node);
+	if (ino_node(dir) == MS_N_IMAGE)
+		e.entry_timeout = 0; /* it goes with the image, and another may come */
 	if (node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK)
 		e.ino = 0; /* its number is made by a look-up */
 	if (l->plus && e.ino) {
-		int r = is_session_node(node)
-				? session_attr(l->f, l->req, e.ino, &e.attr, &e.attr_timeout)
-				: node_attr_run(l->f, l->req, e.ino, run, &e.attr, &e.attr_timeout);
+		int r = fixed_attr(l, node, run, &e);
 
 		if (r == -ENOENT)
 			return true;
@@ -260,6 +272,8 @@ static int list(struct listing *l, fuse_ino_t dir, const struct orch_principal *
 	}
 	if (ino_node(dir) == MS_N_RUNS)
 		return add_runs(l, p, after);
+	if (ino_node(dir) == MS_N_IMAGES)
+		return img_list(l, after);
 	if (ino_node(dir) == MS_N_RUNTIMES)
 		add_runtimes(l, after);
 	return session_list(l, dir, p, after);

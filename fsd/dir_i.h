@@ -27,6 +27,8 @@ bool dir_add(struct listing *l, const char *name, off_t next, const struct fuse_
 
 /* session_dir.c: what the state has in sessions/ and below. after: the row of the last one that was
  * listed, 0: from the first. -errno. */
+/* image.c: the same of images/. */
+int img_list(struct listing *l, int64_t after);
 int session_list(struct listing *l, fuse_ino_t dir, const struct orch_principal *p, int64_t after);
 
 #endif

@@ -40,6 +40,7 @@ struct real_nodes;
 struct work_node;
 struct work_table;
 struct writers;
+struct imports;
 
 struct fsd {
 	struct orch *orch;
@@ -60,6 +61,7 @@ struct fsd {
 	struct real_nodes *real;
 	struct work_table *work;
 	struct shots *shots;
+	struct imports *imports;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
 	struct handle *handles;		/* open files; owns */
@@ -182,7 +184,8 @@ enum handle_kind {
 	H_REAL_FILE,
 	H_REAL_DIR,
 	H_WORK_FILE,
-	H_WORK_DIR
+	H_WORK_DIR,
+	H_COMING, /* a file that is copied into the tree, see image_in.c */
 };
 struct handle {
 	enum handle_kind kind;
@@ -298,11 +301,12 @@ struct job {
 	fuse_ino_t parent;
 	char id[37]; /* of the session */
 	char name[SESSION_NAME];
-	int fd; /* borrowed from an open file, which stays open until it is answered */
+	int fd;		  /* borrowed from an open file, which stays open until it is answered */
+	struct handle *h; /* the same */
 	bool datasync;
 };
-/* Hands a copy to a writer; answers when there is none. */
-void writers_give_job(struct writers *w, const struct job *j);
+/* Hands a copy to a writer; answers when there is none, and says so: -errno. */
+int writers_give_job(struct writers *w, const struct job *j);
 
 /* ---- control.c: new, check, ctl, stdin
  * ---------------------------------------------------------------------------------- */
@@ -442,6 +446,27 @@ void session_rmdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 /* One command of ctl. It may take long. */
 int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, const char *text,
 		size_t len, struct sbx_error *e);
+
+/* ---- image.c, image_in.c: images/ ------------------------------------------------------------ */
+
+bool is_image_node(enum ms_node_id node);
+int img_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
+int img_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+	      struct fuse_entry_param *ret);
+int img_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out);
+/* Handlers; each answers. The directory is images/. */
+void img_rmdir(struct fsd *f, fuse_req_t req, const char *name);
+void img_unlink(struct fsd *f, fuse_req_t req, const char *name);
+void img_create(struct fsd *f, fuse_req_t req, const char *name, struct fuse_file_info *fi);
+void img_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
+	       size_t size, off_t off);
+/* Of flush and fsync: what has come is imported. */
+void img_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi);
+void img_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct stat *attr,
+		 int to_set);
+void img_release(struct handle *h);
+struct imports *img_imports_new(void); /* NULL without memory */
+void img_imports_free(struct imports *im);
 
 /* ---- shot.c: trees of snapshots ------------------------------------------------------------- */
 

@@ -138,6 +138,9 @@ void handle_close(struct fsd *f, struct handle *h)
 	case H_REAL_DIR:
 		real_release(h);
 		break;
+	case H_COMING:
+		img_release(h);
+		break;
 	case H_WORK_FILE:
 	case H_WORK_DIR:
 		work_release(h);

@@ -220,7 +220,8 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->parking = parking_new(f);
 	f->work = work_open(f);
 	f->shots = shot_open();
-	if (!f->results || !f->real || !f->parking || !f->work || !f->shots)
+	f->imports = img_imports_new();
+	if (!f->imports || !f->results || !f->real || !f->parking || !f->work || !f->shots)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (!orch_settings(f->orch)->inotify)
 		f->announced_row = INT64_MAX;
@@ -259,12 +260,14 @@ static void stop(struct server *s)
 	kicker_stop(f->kicker);
 	if (f->se)
 		stop_threads(s);
+	orch_stop_helpers(f->orch);
 	writers_stop(f->writers);
 	parking_end(f->parking);
 	/* Runs that are bound to one of them end here: nobody can close it any more. */
 	handle_close_all(f);
 	work_free(f->work);
 	shot_free(f->shots);
+	img_imports_free(f->imports);
 	writers_free(f->writers);
 	feed_free(f->feed);
 	parking_free(f->parking);

@@ -188,6 +188,8 @@ int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *
 
 	if (n && !views[n->view].render && is_session_node(ino_node(ino)))
 		return session_render(f, req, ino, out);
+	if (n && !views[n->view].render && is_image_node(ino_node(ino)))
+		return img_render(f, ino, out);
 	if (!n || !views[n->view].render)
 		return -EACCES;
 	if (views[n->view].of_run) {

@@ -59,6 +59,8 @@ static const char *stands_for(enum ms_node_id id)
 		return "<session>";
 	case MS_N_SHOT:
 		return "<snapshot>";
+	case MS_N_IMAGE:
+		return "<image>";
 	default:
 		return "<name>.json";
 	}

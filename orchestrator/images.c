@@ -241,7 +241,11 @@ static int import(struct import *i, int file, char digest[ORCH_IMAGE_DIGEST], st
 		return import_bundle(i, digest, e);
 	if (rc == 0)
 		rc = image_digest_of(i->fd, digest, e);
-	return rc < 0 ? rc : image_layer_apply(i->fd, i->root, NULL, true, &i->left, e);
+	if (rc == 0)
+		rc = image_layer_apply(i->fd, i->root, NULL, true, &i->left, e);
+	if (rc == 0 && i->left.entries == i->budget.entries)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the file has nothing in it");
+	return rc;
 }
 
 int orch_image_import(const struct orch_settings *st, const char *state_dir, int fd,

@@ -9,6 +9,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import doors  # noqa: E402
+import imagekit  # noqa: E402
 import sbx  # noqa: E402
 import sessions  # noqa: E402
 
@@ -167,6 +168,36 @@ class Used(Case):
         self.assertEqual(c.exception.errno, errno.EEXIST)
         os.rmdir(self.node.path("snapshots", "by-http"))
         self.assertEqual([i["name"] for i in self.s.snapshots()], ["by-mount"])
+
+
+@unittest.skipUnless(imagekit.BUSYBOX, "busybox is not installed")
+class Images(Case):
+    def test_what_one_takes_in_the_other_shows(self):
+        data = imagekit.tar(imagekit.base)
+        where = os.path.join(self.p.m.mnt, "images")
+        put = self.p.a.request("PUT", "/admin/images/by-http", data)
+        self.assertEqual(put.status, 200, put)
+        with open(os.path.join(where, "by-mount.tar"), "xb") as f:
+            f.write(data)
+        self.assertEqual(sorted(os.listdir(where)), ["by-http", "by-mount"])
+        for name in os.listdir(where):
+            with open(os.path.join(where, name, "info.json"), "rb") as f:
+                self.assertEqual(f.read(), self.p.a.get("/admin/images/" + name).body)
+        os.rmdir(os.path.join(where, "by-http"))
+        self.assertEqual([i["name"] for i in self.p.a.get("/admin/images").json["items"]], ["by-mount"])
+        self.assertEqual(self.p.a.request("DELETE", "/admin/images/by-mount").status, 200)
+        self.assertEqual(os.listdir(where), [])
+
+    def test_refused_by_both_in_the_same_words(self):
+        data = imagekit.tar(imagekit.base)[:30000]
+        over_http = self.p.a.request("PUT", "/admin/images/bad", data)
+        path = os.path.join(self.p.m.mnt, "images", "bad")
+        with self.assertRaises(OSError) as c, open(path + ".tar", "xb") as f:
+            f.write(data)
+        with open(path + ".error") as f:
+            self.assertEqual(json.load(f)["error"], over_http.error)
+        self.assertEqual(doors.errors_table()[over_http.code], (over_http.status, c.exception.errno))
+        os.unlink(path + ".error")
 
 
 class Gone(Case):

@@ -9,12 +9,13 @@ import stat
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
-import fskit  # noqa: E402
+import fskit
+import imagekit  # noqa: E402
 import sbx  # noqa: E402
 
 ROW = re.compile(r'^X\((\w+),\s*(\w+),\s*"([^"]*)",\s*(\w+),\s*(0\d+),\s*(\w+),\s*(true|false),\s*(\w+),'
                  r'\s*(\w+),\s*(\w+),\s*"(.*)"\)$')
-DYNAMIC = {"RUN": "<run>", "RUNTIME": "namespace.json", "SESSION": "<session>", "SESS_RUN": "<run>",
+DYNAMIC = {"IMAGE": "<image>", "RUN": "<run>", "RUNTIME": "namespace.json", "SESSION": "<session>", "SESS_RUN": "<run>",
            "SHOT": "<snapshot>"}
 ANY_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
@@ -47,6 +48,8 @@ class TreeCase(sbx.Case):
             cls.session_id = json.load(f)["id"]
         cls.in_session = cls.m.run({"command": ["true"], "session_id": cls.session_id})
         os.mkdir(os.path.join(cls.session, "snapshots/one"))
+        with open(os.path.join(cls.m.mnt, "images/tree.tar"), "xb") as f:
+            f.write(imagekit.tar(lambda t: imagekit.member(t, "etc/version", b"1")))
         cls.run_ = cls.m.run({"command": ["sh", "-c", "cat; echo x > a"], "interactive": True,
                               "stdin_b64": "aGkK", "stdin_idle_timeout_sec": 1, "spec_version": "1.1",
                               "capture_patterns": ["a"]})
@@ -56,11 +59,12 @@ class TreeCase(sbx.Case):
 
     def there(self, row):
         """The path of a row on this mount, for the run of the class; None where it has no such node."""
-        if row["when"] == "SESSION":
+        if row["when"] == "SESSION" or "<name>" in row["path"] and row["sym"].startswith("IMAGE"):
             return None
         path = row["path"]
         run = self.in_session if path.startswith("sessions/") else self.run_
-        for word, name in (("<run>", run.id), ("<session>", "tree"), ("<id>", self.session_id), ("<snapshot>", "one")):
+        for word, name in (("<run>", run.id), ("<session>", "tree"), ("<id>", self.session_id), ("<snapshot>", "one"),
+                           ("<image>", "tree")):
             path = path.replace(word, name)
         return self.path(path)
 
@@ -110,7 +114,8 @@ class EveryRow(TreeCase):
     def test_readdir_and_stat_agree_on_numbers_and_kinds(self):
         for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.run_.path("artifacts"), self.path("runtimes"),
                      self.path("admin"), self.path("sessions"), self.session, self.session + "/runs",
-                     self.session + "/snapshots", self.session + "/snapshots/one"):
+                     self.session + "/snapshots", self.session + "/snapshots/one",
+                     self.path("images"), self.path("images/tree")):
             with os.scandir(base) as it:
                 for e in it:
                     st = os.lstat(e.path)

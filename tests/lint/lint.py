@@ -38,7 +38,7 @@ PARTS = {
              "orchestrator/settings.h", "orchestrator/images.h", "store/store.h", "store/log.h",
              "store/sessions.h", "store/snap.h", "runtimes/runtimes.h"),
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
-            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_"),
+            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_ img_"),
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
               "orchestrator/upload.h", "orchestrator/settings.h", "orchestrator/images.h", "store/store.h", "store/log.h",
               "store/sessions.h"),
@@ -369,7 +369,7 @@ def rows_of_the_tree():
         if parent == "NONE":
             continue
         name = {"RUN": "ID", "RUNTIME": "NAME.json", "SESSION": "NAME", "SESS_BY_ID": "ID", "SESS_RUN": "ID",
-                "SHOT": "NAME"}.get(sym, name)
+                "SHOT": "NAME", "IMAGE": "NAME"}.get(sym, name).replace("<name>", "NAME")
         paths[sym] = paths[parent] + name + ("/" if kind == "DIR" else "")
         yield "| `%s`%s | %s | %s |" % (paths[sym], "" if listed == "true" else " +", mode,
                                         doc.replace("|", "\\|"))
