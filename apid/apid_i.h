@@ -335,7 +335,8 @@ int spool_begin(struct req *q, int fd, void (*work)(struct req *q, struct spool 
 /* The handler of such a route; `of` is what worker_add calls the session. */
 enum MHD_Result spool_end(struct req *q, const char *of);
 
-int image_head(struct req *q, struct sbx_error *e); /* images.c */
+int image_head(struct req *q, struct sbx_error *e);    /* images.c */
+int snapshot_head(struct req *q, struct sbx_error *e); /* snapshots_tar.c */
 
 /* info.c: the answer that a view of the orchestrator is, or its refusal. */
 enum MHD_Result reply_view(struct req *q, int rc, struct sbx_buf *out, const struct sbx_error *e);

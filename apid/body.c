@@ -35,6 +35,11 @@ static int64_t image_limit(const struct req *q)
 	return (orch_settings(q->a->orch)->image_max_mb << 20) + 1;
 }
 
+static int64_t snapshot_limit(const struct req *q)
+{
+	return orch_snapshot_file_max(q->a->orch) + 1;
+}
+
 static int spool_take(struct req *q, const char *data, size_t len, struct sbx_error *e)
 {
 	struct spool *s = q->state;
@@ -58,6 +63,7 @@ static void spool_drop(struct req *q)
 static const struct taker takers[] = {
 	{ session_files_post, upload_head, upload_open, upload_opened, upload_take, upload_drop,
 	  upload_limit },
+	{ snapshots_post, snapshot_head, NULL, NULL, spool_take, spool_drop, snapshot_limit },
 	{ admin_image_put, image_head, NULL, NULL, spool_take, spool_drop, image_limit },
 };
 

@@ -190,6 +190,7 @@ static const struct {
 	{ "openapi_get", 200, "application/json", "an OpenAPI document" },
 	{ "openapi_get", 304, NULL, "it has not changed" },
 	{ "run_get", 304, NULL, "it has not changed" },
+	{ "snapshot_export_get", 200, "application/x-tar", "the snapshot" },
 	{ "snapshot_diff_get", 200, "application/x-ndjson",
 	  "one JSON object a line: path, change, size_before, size_after" },
 };

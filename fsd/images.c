@@ -6,11 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/auto.h"
 #include "base/process.h"
 #include "fsd/options.h"
+#include "orchestrator/unpack.h"
 
 static int import(const struct fsd_options *o, const struct orch_settings *st, struct sbx_error *e)
 {
@@ -41,6 +44,25 @@ static int list(const struct fsd_options *o, const struct orch_settings *st, str
 	return rc;
 }
 
+/* The door has made the directory, and removes it when this fails. */
+static int unpack(const struct fsd_options *o, struct sbx_error *e)
+{
+	enum { TREE = 4, ENTRIES_MAX = 1000000 };
+	struct orch_archive_limits limits = { .entries = ENTRIES_MAX };
+	char *end;
+	struct stat st;
+	int rc;
+
+	limits.bytes = strtoll(o->image, &end, 10);
+	if (*end || limits.bytes <= 0 || fstat(TREE, &st) < 0 || !S_ISDIR(st.st_mode))
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT,
+				"--unpack-tree BYTES is for a service, which opens the directory");
+	rc = orch_unpack_tree(0, TREE, &limits, e);
+	if (rc == 0)
+		puts("{}");
+	return rc;
+}
+
 static int run(const struct fsd_options *o, struct sbx_error *e)
 {
 	struct orch_settings *st = NULL;
@@ -53,6 +75,8 @@ static int run(const struct fsd_options *o, struct sbx_error *e)
 		rc = orch_image_remove(st, o->state, o->image, true, e);
 	else if (rc == 0 && o->mode == FSD_LIST_IMAGES)
 		rc = list(o, st, e);
+	else if (rc == 0 && o->mode == FSD_UNPACK_TREE)
+		rc = unpack(o, e);
 	else if (rc == 0)
 		rc = sbx_fail(e, SBX_E_INVALID_ARGUMENT,
 			      "use sandboxfs --import-image, --list-images or --remove-image");

@@ -452,6 +452,7 @@ static int run_mode(struct fsd_options *o, char **argv)
 	case FSD_IMPORT_IMAGE:
 	case FSD_REMOVE_IMAGE:
 	case FSD_LIST_IMAGES:
+	case FSD_UNPACK_TREE:
 		return sbx_exit_code(fsd_become_images(argv, &e), &e);
 	case FSD_CHECK:
 	case FSD_MOUNT:
