@@ -168,6 +168,8 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 	n = ms_node(ino_node(ino));
 	if (!n)
 		return -ENOENT;
+	if (is_coming_node(ino_node(ino)))
+		return coming_attr(f, req, ino, st, timeout);
 	if (is_session_node(ino_node(ino)))
 		return session_attr(f, req, ino, st, timeout);
 	if (is_image_node(ino_node(ino)))

@@ -185,7 +185,8 @@ enum handle_kind {
 	H_REAL_DIR,
 	H_WORK_FILE,
 	H_WORK_DIR,
-	H_COMING, /* a file that is copied into the tree, see image_in.c */
+	H_TAR,	  /* a snapshot as a tar */
+	H_COMING, /* a file that is copied into the tree, see coming.c */
 };
 struct handle {
 	enum handle_kind kind;
@@ -447,26 +448,37 @@ void session_rmdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, const char *text,
 		size_t len, struct sbx_error *e);
 
-/* ---- image.c, image_in.c: images/ ------------------------------------------------------------ */
+/* ---- image.c: images/ ------------------------------------------------------------------------ */
 
 bool is_image_node(enum ms_node_id node);
 int img_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
 int img_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 	      struct fuse_entry_param *ret);
 int img_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out);
-/* Handlers; each answers. The directory is images/. */
-void img_rmdir(struct fsd *f, fuse_req_t req, const char *name);
-void img_unlink(struct fsd *f, fuse_req_t req, const char *name);
-void img_create(struct fsd *f, fuse_req_t req, const char *name, struct fuse_file_info *fi);
-void img_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
-	       size_t size, off_t off);
+void img_rmdir(struct fsd *f, fuse_req_t req, const char *name); /* in images/; answers */
+
+/* ---- coming.c: files that are copied into the tree, and what became of them ------------------ */
+
+bool is_coming_node(enum ms_node_id node);
+bool coming_may(fuse_ino_t parent); /* may files come into this directory? */
+int coming_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
+/* NAME.error, a node of this kind; place: the id of a session, "" for images. -ENOENT. */
+int coming_child(struct fsd *f, fuse_req_t req, enum ms_node_id node, const char *place,
+		 const char *name, struct fuse_entry_param *ret);
+int coming_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out);
+/* Handlers; each answers. */
+void coming_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+		   struct fuse_file_info *fi);
+void coming_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
+		  size_t size, off_t off);
 /* Of flush and fsync: what has come is imported. */
-void img_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi);
-void img_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct stat *attr,
-		 int to_set);
-void img_release(struct handle *h);
-struct imports *img_imports_new(void); /* NULL without memory */
-void img_imports_free(struct imports *im);
+void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi);
+void coming_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct stat *attr,
+		    int to_set);
+void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
+void coming_release(struct handle *h);
+struct imports *coming_imports_new(void); /* NULL without memory */
+void coming_imports_free(struct imports *im);
 
 /* ---- shot.c: trees of snapshots ------------------------------------------------------------- */
 
@@ -484,6 +496,14 @@ void shot_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 void shot_readlink(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
 void shot_readdir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
 void shot_file_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+
+/* ---- shot_tar.c: a snapshot as a tar --------------------------------------------------------- */
+
+int shot_tar_size(struct fsd *f, int64_t row, off_t *ret); /* -errno */
+void shot_tar_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void shot_tar_read(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off);
+off_t shot_tar_end(const struct handle *h);
+void shot_tar_release(struct handle *h);
 
 /* ---- work*.c: the workspace of a session ---------------------------------------------------- */
 

@@ -139,7 +139,10 @@ void handle_close(struct fsd *f, struct handle *h)
 		real_release(h);
 		break;
 	case H_COMING:
-		img_release(h);
+		coming_release(h);
+		break;
+	case H_TAR:
+		shot_tar_release(h);
 		break;
 	case H_WORK_FILE:
 	case H_WORK_DIR:

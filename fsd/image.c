@@ -15,6 +15,8 @@ enum { NUMBER_BITS = 52 };
 
 bool is_image_node(enum ms_node_id node)
 {
+	if (is_coming_node(node))
+		return false;
 	for (; node > MS_N_ROOT && node < MS_N__COUNT; node = ms_node(node)->parent)
 		if (node == MS_N_IMAGES)
 			return true;
@@ -62,8 +64,6 @@ static int size_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *s
 	const struct ms_node *n = ms_node(ino_node(ino));
 	char name[SESSION_NAME];
 
-	if (ino_node(ino) == MS_N_IMAGE_TAR)
-		return img_in_attr(f, ino, st);
 	if (n->kind == MS_K_DIR)
 		return ino_node(ino) == MS_N_IMAGE ? name_of(f, ino_row(ino), name) : 0;
 	return node_size(f, req, ino, &st->st_size);
@@ -100,10 +100,7 @@ static int find(struct fsd *f, const char *name, fuse_ino_t *ret)
 		*ret = ino_make(img_number(name), MS_N_IMAGE);
 		return 0;
 	}
-	if (!img_failed(f, img_number(name), NULL))
-		return e.code && e.code != SBX_E_NOT_FOUND ? -fsd_errno(&e) : -ENOENT;
-	*ret = ino_make(img_number(name), MS_N_IMAGE_ERROR);
-	return 0;
+	return e.code && e.code != SBX_E_NOT_FOUND ? -fsd_errno(&e) : -ENOENT;
 }
 
 int img_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
@@ -118,6 +115,8 @@ int img_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 		ret->entry_timeout = FSD_FOREVER;
 	} else if (ino_node(parent) == MS_N_IMAGES) {
 		r = find(f, name, &ret->ino);
+		if (r == -ENOENT)
+			return coming_child(f, req, MS_N_IMAGE_ERROR, "", name, ret);
 	} else {
 		enum ms_node_id node = ms_node_child(ino_node(parent), name);
 
@@ -146,8 +145,12 @@ static int by_number(const void *a, const void *b)
 static bool add(struct listing *l, const struct listed *one)
 {
 	struct fuse_entry_param e = { .ino = ino_make(one->number, one->node), .generation = 1 };
+	int r = !l->plus ? -ENOENT
+		: one->node == MS_N_IMAGE
+			? img_attr(l->f, l->req, e.ino, &e.attr, &e.attr_timeout)
+			: coming_attr(l->f, l->req, e.ino, &e.attr, &e.attr_timeout);
 
-	if (!l->plus || img_attr(l->f, l->req, e.ino, &e.attr, &e.attr_timeout) < 0) {
+	if (r < 0) {
 		e.attr.st_ino = e.ino;
 		e.attr.st_mode = one->node == MS_N_IMAGE ? S_IFDIR : S_IFREG;
 		e.ino = 0; /* a look-up may have more luck */
@@ -161,7 +164,7 @@ int img_list(struct listing *l, int64_t after)
 	sbx_autofree struct listed *all = NULL;
 	sbx_autoerror e = SBX_ERROR_INIT;
 	char **names = NULL;
-	size_t n_failed = img_failures(l->f, failed), n_all = 0;
+	size_t n_failed = coming_failures(l->f, "", failed), n_all = 0;
 	int n = orch_images_list(l->f->orch, &names, &e);
 
 	if (n < 0)
@@ -170,8 +173,8 @@ int img_list(struct listing *l, int64_t after)
 	for (int i = 0; all && i < n; i++)
 		all[n_all++] = (struct listed){ img_number(names[i]), MS_N_IMAGE, names[i] };
 	for (size_t i = 0; all && i < n_failed; i++)
-		all[n_all++] =
-			(struct listed){ img_number(failed[i]), MS_N_IMAGE_ERROR, failed[i] };
+		all[n_all++] = (struct listed){ coming_number("", failed[i]), MS_N_IMAGE_ERROR,
+						failed[i] };
 	if (all)
 		qsort(all, n_all, sizeof(*all), by_number);
 	for (size_t i = 0; i < n_all; i++)
@@ -203,8 +206,6 @@ int img_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out)
 	struct orch_image im;
 	int r, rc;
 
-	if (view == MS_V_IMAGE_ERROR)
-		return img_failed(f, ino_row(ino), out) ? 0 : -ENOENT;
 	if (!of_one(ino_node(ino)))
 		return -EACCES;
 	r = name_of(f, ino_row(ino), name);

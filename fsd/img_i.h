@@ -10,13 +10,11 @@ enum { IMG_ERRORS = 64 }; /* failures that are remembered; the oldest go */
 
 int64_t img_number(const char *name);
 
-/* ---- image_in.c: files that are copied into images/ ------------------------------------------ */
+/* ---- coming.c -------------------------------------------------------------------------------- */
 
-/* Size and owner of one that is open. -ENOENT. */
-int img_in_attr(struct fsd *f, fuse_ino_t ino, struct stat *st);
-/* The file of this number, NAME.error, if there is one; out may be NULL. */
-bool img_failed(struct fsd *f, int64_t number, struct sbx_buf *out);
-/* The names of all; how many. */
-size_t img_failures(struct fsd *f, char ret[IMG_ERRORS][SESSION_NAME]);
+/* The number of a file NAME.error; place: the id of a session, "" for images. */
+int64_t coming_number(const char *place, const char *name);
+/* The names of all of a place; how many. */
+size_t coming_failures(struct fsd *f, const char *place, char ret[IMG_ERRORS][SESSION_NAME]);
 
 #endif

@@ -220,7 +220,7 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->parking = parking_new(f);
 	f->work = work_open(f);
 	f->shots = shot_open();
-	f->imports = img_imports_new();
+	f->imports = coming_imports_new();
 	if (!f->imports || !f->results || !f->real || !f->parking || !f->work || !f->shots)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (!orch_settings(f->orch)->inotify)
@@ -267,7 +267,7 @@ static void stop(struct server *s)
 	handle_close_all(f);
 	work_free(f->work);
 	shot_free(f->shots);
-	img_imports_free(f->imports);
+	coming_imports_free(f->imports);
 	writers_free(f->writers);
 	feed_free(f->feed);
 	parking_free(f->parking);

@@ -108,8 +108,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
 
 	if (is_work(ino))
 		work_setattr(self(req), req, ino, attr, to_set, fi);
-	else if (n && ino_node(ino) == MS_N_IMAGE_TAR)
-		img_setattr(self(req), req, ino, attr, to_set);
+	else if (n && is_coming_node(ino_node(ino)))
+		coming_setattr(self(req), req, ino, attr, to_set);
 	else if (n && harmless && (n->verb != MS_W_NONE || is_kicker(self(req), req)))
 		reply_attr(req, ino);
 	else
@@ -216,6 +216,8 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		r = -EISDIR;
 	if (r < 0)
 		fuse_reply_err(req, -r);
+	else if (n->view == MS_V_SHOT_TAR)
+		shot_tar_open(f, req, ino, fi);
 	else
 		openers[n->kind](f, req, ino, of_run ? &run : NULL, fi);
 }
@@ -245,6 +247,9 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	case H_WORK_FILE:
 		work_read(req, fi, size, off);
 		break;
+	case H_TAR:
+		shot_tar_read(req, fi, size, off);
+		break;
 	case H_COMING: /* it is for writing */
 		fuse_reply_err(req, EACCES);
 		break;
@@ -266,7 +271,7 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t siz
 	else if (h->kind == H_CONTROL)
 		control_write(self(req), req, fi, buf, size, off);
 	else if (h->kind == H_COMING)
-		img_write(self(req), req, fi, buf, size, off);
+		coming_write(self(req), req, fi, buf, size, off);
 	else if (h->kind == H_STREAM)
 		stream_write(self(req), req, fi, buf, size);
 	else
@@ -279,7 +284,7 @@ static void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (handle_of(fi)->kind == H_CONTROL)
 		control_flush(self(req), req, fi);
 	else if (handle_of(fi)->kind == H_COMING)
-		img_flush(self(req), req, fi);
+		coming_flush(self(req), req, fi);
 	else
 		fuse_reply_err(req, 0);
 }
@@ -288,8 +293,8 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 {
 	if (is_work(ino))
 		work_fsync(self(req), req, fi, datasync);
-	else if (ino_node(ino) == MS_N_IMAGE_TAR)
-		img_flush(self(req), req, fi);
+	else if (is_coming_node(ino_node(ino)) && handle_of(fi)->kind == H_COMING)
+		coming_flush(self(req), req, fi);
 	else
 		fuse_reply_err(req, 0); /* what a write accepted is durable already */
 }
@@ -458,8 +463,8 @@ static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	if (is_work(parent))
 		work_unlink(self(req), req, parent, name, false);
-	else if (ino_node(parent) == MS_N_IMAGES)
-		img_unlink(self(req), req, name);
+	else if (coming_may(parent))
+		coming_unlink(self(req), req, parent, name);
 	else
 		fuse_reply_err(req, EPERM);
 }
@@ -507,8 +512,8 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 {
 	if (is_work(parent))
 		work_create(self(req), req, parent, name, mode, fi);
-	else if (ino_node(parent) == MS_N_IMAGES)
-		img_create(self(req), req, name, fi);
+	else if (coming_may(parent))
+		coming_create(self(req), req, parent, name, fi);
 	else
 		fuse_reply_err(req, EPERM);
 }

@@ -30,8 +30,8 @@ enum ms_node_id ms_node_child(enum ms_node_id parent, const char *name)
 	enum ms_node_id any = MS_N_NONE;
 
 	for (int i = MS_N_ROOT + 1; i < MS_N__COUNT; i++) {
-		if (nodes[i].parent != parent)
-			continue;
+		if (nodes[i].parent != parent || nodes[i].name[0] == '<')
+			continue; /* what stands between these is no name */
 		if (strcmp(nodes[i].name, "*") == 0)
 			any = (enum ms_node_id)i;
 		else if (strcmp(nodes[i].name, name) == 0)

@@ -170,6 +170,41 @@ class Used(Case):
         self.assertEqual([i["name"] for i in self.s.snapshots()], ["by-mount"])
 
 
+class Tars(Used):
+    def test_out_of_one_and_into_the_other(self):
+        self.node.write(b"content", "f")
+        os.mkdir(self.node.path("snapshots", "s"))
+        by_mount = self.node.read("snapshots", "s", "export.tar")
+        got = self.s.ask("GET", "/snapshots/s/export")
+        self.assertEqual((got.status, got.body), (200, by_mount))
+        other = self.http(self.by_http({"base_image": "host"}))
+        self.assertEqual(other.ask("POST", "/snapshots?name=from-mount", by_mount).status, 200)
+        with open(os.path.join(self.p.m.mnt, "sessions", other.id, "snapshots", "from-http.tar"), "xb") as f:
+            f.write(got.body)
+        self.assertEqual([i["name"] for i in other.snapshots()], ["from-http", "from-mount"])
+        self.assertEqual(len({i["size_bytes"] for i in other.snapshots()}), 1)
+
+    def test_refused_by_both_in_the_same_words(self):
+        for data in (b"no tar", imagekit.tar(lambda t: imagekit.member(t, "../x", b"1"))):
+            over_http = self.s.ask("POST", "/snapshots?name=x", data)
+            with self.assertRaises(OSError) as c, open(self.node.path("snapshots", "x.tar"), "xb") as f:
+                f.write(data)
+            self.assertEqual(json.loads(self.node.read("snapshots", "x.error"))["error"], over_http.error)
+            self.assertEqual(doors.errors_table()[over_http.code], (over_http.status, c.exception.errno))
+
+    def test_a_longer_life(self):
+        self.assertEqual(self.s.ask("PATCH", "", {"expires_in_sec": 1000}).status, 200)
+        _, doc = self.same(self.s.id)
+        self.assertIsNotNone(doc["expires_at"])
+        with open(self.node.path("ctl"), "wb", buffering=0) as f:
+            f.write(b"extend 0")
+        self.assertIsNone(self.same(self.s.id)[1]["expires_at"])
+        got = self.s.ask("PATCH", "", {"expires_in_sec": -1})
+        with self.assertRaises(OSError) as c, open(self.node.path("ctl"), "wb", buffering=0) as f:
+            f.write(b"extend -1")
+        self.assertEqual(doors.errors_table()[got.code], (got.status, c.exception.errno))
+
+
 @unittest.skipUnless(imagekit.BUSYBOX, "busybox is not installed")
 class Images(Case):
     def test_what_one_takes_in_the_other_shows(self):

@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # run: limit=240
-"""Snapshots as tars over HTTP: what goes out comes back as it was, and what is hostile does not come in."""
+"""Snapshots as tars through both doors: what goes out comes back as it was, and what is hostile does not come in."""
+import contextlib
+import errno
 import io
+import json
+import mmap
 import os
 import socket
+import subprocess
 import sys
 import tarfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import api  # noqa: E402
+import fskit  # noqa: E402
 import sbx  # noqa: E402
 import sessions  # noqa: E402
 import treekit  # noqa: E402
@@ -191,6 +197,136 @@ class Hostile(Case):
         for i in range(12):
             self.assertEqual(take_in(s, tar(lambda t: member(t, "x", b"1")), "n%d" % i).status, 200)
         self.assertEqual([n["name"] for n in s.snapshots()], ["n%d" % i for i in range(11, 1, -1)])
+
+
+class Mount(unittest.TestCase):
+    """The same through the mount, with the programs that people use."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.m = sbx.Mount(settings={"snapshot_max_size_mb": 8})
+        cls.m.start()
+        cls.addClassCleanup(cls.m.close)
+
+    def session(self, name):
+        top = os.path.join(self.m.mnt, "sessions", name)
+        os.mkdir(top)
+        return top
+
+    def put(self, path, data):
+        with open(path, "xb") as f:
+            f.write(data)
+
+    def test_there_and_back(self):
+        one, two = self.session("one"), self.session("two")
+        treekit.fill(one + "/workspace")
+        os.mkdir(one + "/snapshots/s")
+        path = one + "/snapshots/s/export.tar"
+        size = os.stat(path).st_size
+        with open(path, "rb") as f:
+            data = f.read()
+            self.assertEqual((len(data), os.fstat(f.fileno()).st_size, f.seek(0, 2)), (size, size, size))
+            for off, n in ((0, 1), (511, 3), (size - 5, 100), (size // 2, 4096), (size, 10)):
+                self.assertEqual(os.pread(f.fileno(), n, off), data[off:off + n])
+            with mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as whole:
+                self.assertEqual(whole[:], data)
+        subprocess.run(["cp", path, two + "/snapshots/copy.tar"], check=True)
+        self.assertEqual(os.listdir(two + "/snapshots"), ["copy"])
+        with open(two + "/snapshots/copy/export.tar", "rb") as f:
+            self.assertEqual(f.read(), data)
+        with open(two + "/ctl", "wb", buffering=0) as f:
+            f.write(b"restore copy")
+        self.assertEqual(treekit.show(two + "/workspace"), treekit.show(one + "/workspace"))
+
+    def test_other_programs_read_it(self):
+        top, out = self.session("read"), os.path.join(self.m.base, "out")
+        self.put(top + "/workspace/a", b"1")
+        os.mkdir(top + "/snapshots/s")
+        os.mkdir(out)
+        subprocess.run(["tar", "-C", out, "-xf", top + "/snapshots/s/export.tar"], check=True)
+        self.assertEqual(os.listdir(out), ["a"])
+        with self.assertRaises(OSError) as c:
+            open(top + "/snapshots/s/export.tar", "r+b")
+        self.assertEqual(c.exception.errno, errno.EACCES)
+
+    def test_what_is_refused_and_why(self):
+        top = self.session("bad")
+        shots = top + "/snapshots/"
+        for fill, why in Hostile.ROWS:
+            with self.assertRaises(OSError) as c:
+                self.put(shots + "x.tar", tar(fill))
+            self.assertEqual((c.exception.errno, os.listdir(shots)), (errno.EINVAL, ["x.error"]))
+            with open(shots + "x.error") as f:
+                self.assertIn(why, json.load(f)["error"]["message"])
+        os.unlink(shots + "x.error")
+        self.assertEqual(os.listdir(shots), [])
+        with self.assertRaises(OSError) as c:
+            self.put(shots + "x.tar", tar(lambda t: member(t, "x", b"1" * (9 << 20))))
+        self.assertEqual(c.exception.errno, errno.ENOSPC)
+        self.put(shots + "x.tar", tar(lambda t: member(t, "x", b"1")))
+        self.assertEqual(os.listdir(shots), ["x"])
+        with self.assertRaises(OSError) as c:
+            self.put(shots + "x.tar", tar(lambda t: member(t, "x", b"1")))
+        self.assertEqual(c.exception.errno, errno.EEXIST)
+        for name in ("workspace.tar", "new.tar", ".tar", "x.zip"):
+            with self.assertRaises(OSError) as c:
+                self.put(shots + name, b"x")
+            self.assertEqual(c.exception.errno, errno.EINVAL)
+        self.assertEqual(os.listdir(os.path.join(self.m.state, "sessions", session_id(top))), ["workspace"])
+
+    def test_errors_of_two_sessions_are_two(self):
+        for name in ("e1", "e2"):
+            top = self.session(name)
+            with self.assertRaises(OSError):
+                self.put(top + "/snapshots/x.tar", b"no tar")
+        os.unlink(self.m.mnt + "/sessions/e1/snapshots/x.error")
+        self.assertEqual([os.listdir("%s/sessions/%s/snapshots" % (self.m.mnt, n)) for n in ("e1", "e2")], [[], ["x.error"]])
+
+    def test_few_at_a_time(self):
+        top = self.session("many")
+        with contextlib.ExitStack() as stack:
+            for i in range(4):
+                stack.enter_context(open("%s/snapshots/%d.tar" % (top, i), "xb"))
+            with self.assertRaises(OSError) as c:
+                open(top + "/snapshots/5.tar", "xb")
+            self.assertEqual(c.exception.errno, errno.EMFILE)
+
+
+class Owners(unittest.TestCase):
+    def test_an_ordinary_user(self):
+        with sbx.Mount(opts=("allow_other",)) as m:
+            top = os.path.join(m.mnt, "sessions", "mine")
+            fskit.as_user(12345, os.mkdir, top)
+            self.assertEqual(fskit.as_user(12345, as_owner, top), ["copy", "s"])
+            with self.assertRaises(OSError) as c:
+                fskit.as_user(12346, os.listdir, os.path.join(m.mnt, "sessions", session_id(top)))
+            self.assertIn(c.exception.errno, (errno.EACCES, errno.ENOENT))
+            self.assertEqual(fskit.as_user(12345, owner_of_error, top), [12345, 0o400])
+
+
+def session_id(top):
+    with open(top + "/status.json") as f:
+        return json.load(f)["id"]
+
+
+def as_owner(top):
+    with open(top + "/workspace/a", "xb") as f:
+        f.write(b"1")
+    os.mkdir(top + "/snapshots/s")
+    with open(top + "/snapshots/s/export.tar", "rb") as f:
+        data = f.read()
+    with open(top + "/snapshots/copy.tar", "xb") as f:
+        f.write(data)
+    return sorted(os.listdir(top + "/snapshots"))
+
+
+def owner_of_error(top):
+    with contextlib.suppress(OSError), open(top + "/snapshots/bad.tar", "xb") as f:
+        f.write(b"no tar")
+    st = os.stat(top + "/snapshots/bad.error")
+    with open(top + "/snapshots/bad.error") as f:
+        assert "error" in json.load(f)
+    return [st.st_uid, st.st_mode & 0o777]
 
 
 class Foreign(Case):

@@ -59,7 +59,7 @@ class TreeCase(sbx.Case):
 
     def there(self, row):
         """The path of a row on this mount, for the run of the class; None where it has no such node."""
-        if row["when"] == "SESSION" or "<name>" in row["path"] and row["sym"].startswith("IMAGE"):
+        if row["when"] == "SESSION" or "<name>." in row["path"]:
             return None
         path = row["path"]
         run = self.in_session if path.startswith("sessions/") else self.run_

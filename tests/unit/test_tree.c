@@ -159,7 +159,10 @@ static void walk__every_child_is_found_by_name_and_in_order(void **state)
 		while ((at = ms_node_next((enum ms_node_id)up, at)) != MS_N_NONE) {
 			assert_int_equal(ms_node(at)->parent, up);
 			assert_true(at > last);
-			assert_int_equal(ms_node_child((enum ms_node_id)up, ms_node(at)->name), at);
+			/* What stands between < and > is no name. */
+			if (ms_node(at)->name[0] != '<')
+				assert_int_equal(
+					ms_node_child((enum ms_node_id)up, ms_node(at)->name), at);
 			last = at;
 			seen++;
 		}
