@@ -166,6 +166,23 @@ void janitor_runners(struct orch *o)
 	(void)store_runners(o->store, drop_runner, o, NULL);
 }
 
+/* In its own time. *interval: until the next round; it may be due before. */
+static int reconcile(struct orch *o, int64_t *interval, struct sbx_error *e)
+{
+	int64_t every = orch_settings(o)->artifact_reconcile_interval_sec * SBX_SECOND_US;
+	int64_t due = o->reconciled_us ? o->reconciled_us + every - sbx_boot_us() : 0;
+	int rc = 0;
+
+	if (due <= 0) {
+		rc = janitor_reconcile(o, e);
+		o->reconciled_us = sbx_boot_us();
+		due = every;
+	}
+	if (*interval > due)
+		*interval = due;
+	return rc;
+}
+
 /* One round. Returns microseconds until the next. *first: none was done yet, by this door. */
 static int64_t housekeep(struct orch *o, bool *first)
 {
@@ -184,6 +201,8 @@ static int64_t housekeep(struct orch *o, bool *first)
 		rc = expire_artifacts(o, &more, &e);
 	if (rc == 0)
 		rc = prune(o, look, &more, &e);
+	if (rc == 0)
+		rc = reconcile(o, &interval, &e);
 	janitor_runners(o);
 	if (*first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);

@@ -128,6 +128,10 @@ static int announce(struct upload *u, bool ok, struct sbx_error *e)
 		rc = store_tx_change(tx, "session", u->s.row, u->s.id, "files", "", u->s.user, e);
 	if (rc == 0)
 		rc = store_tx_audit(tx, &a, e);
+	if (rc == 0)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_UPLOAD_BYTES, intake_bytes(u->in), e);
+	if (rc == 0)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_UPLOAD_FILES, intake_files(u->in), e);
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), false, e);
 }
 

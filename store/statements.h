@@ -325,6 +325,19 @@ X(ARTIFACTS_GONE, BY_ID,                                                        
 X(ARTIFACTS_DUE, "runs_artifacts_due (finished_us<?)",                                          \
   "SELECT id FROM runs WHERE finished_us < $1 AND phase >= 4 AND artifact_count > 0 "           \
   "AND artifacts_gone = 0 ORDER BY finished_us LIMIT $2")                                       \
+X(ARTIFACT_RUNS, "sqlite_autoindex_artifacts_1 (run_id>?)",                                     \
+  "SELECT DISTINCT run_id FROM artifacts WHERE run_id > $1 ORDER BY run_id LIMIT $2")           \
+X(ARTIFACT_FORGET, "sqlite_autoindex_artifacts_1 (run_id=? AND path=?)",                        \
+  "DELETE FROM artifacts WHERE run_id = $1 AND path = $2")                                      \
+X(USAGE_WRONG, "=by the janitor, now and then: all artifacts are added up",                     \
+  "SELECT u.owner FROM usage_totals u LEFT JOIN "                                               \
+  "(SELECT r.owner AS owner, SUM(a.size) AS bytes FROM artifacts a "                            \
+  "JOIN runs r ON r.id = a.run_id GROUP BY r.owner) t ON t.owner = u.owner "                    \
+  "WHERE u.artifact_bytes <> COALESCE(t.bytes, 0) LIMIT $1")                                    \
+X(USAGE_REAL, "=of a user whose total is wrong: what there is of theirs is added up",           \
+  "SELECT u.artifact_bytes, (SELECT CAST(COALESCE(SUM(a.size), 0) AS BIGINT) FROM runs r "      \
+  "JOIN artifacts a ON a.run_id = r.id WHERE r.owner = u.owner) FROM usage_totals u "           \
+  "WHERE u.owner = $1")                                                                         \
 X(USAGE_ADD, NULL,                                                                              \
   "INSERT INTO usage_totals (owner, runs, log_bytes, artifact_bytes) VALUES ($1, $2, $3, $4) "  \
   "ON CONFLICT (owner) DO UPDATE SET runs = usage_totals.runs + excluded.runs, "                \

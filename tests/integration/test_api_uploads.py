@@ -152,6 +152,17 @@ class Names(Case):
 
 # ---- size and time -----------------------------------------------------------------------------------
 
+class Counted(Case):
+    def test_what_came_in_is_counted(self):
+        names = ("sandbox_upload_bytes_total", "sandbox_upload_files_total")
+        before = [self.a.metric(n, kind="session_upload") for n in names]
+        self.s.put(("a", b"12345"))
+        self.s.upload(("x.tar.gz", sessions.tar(("p", b"1" * 100), ("q", b"2"))))
+        self.s.upload(("../bad", b"123"))
+        after = [self.a.metric(n, kind="session_upload") for n in names]
+        self.assertEqual([b - a for a, b in zip(before, after)], [106, 3])
+
+
 class Sizes(Case):
     settings = {"max_upload_mb": 48, "workspace_cap_mb": 64}
 
