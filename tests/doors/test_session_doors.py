@@ -100,6 +100,20 @@ class Made(Case):
         got = self.p.a.post("/sessions", {"base_image": "host"}, headers={"Idempotency-Key": "both"})
         self.assertEqual(got.json["id"], one)
 
+    def test_a_key_of_a_session_that_is_gone(self):
+        document = {"base_image": "host", "idempotency_key": "gone"}
+        one = self.by_mount(document)
+        self.assertEqual(self.http(one).delete().status, 200)
+        errors = []
+        for make, column in ((self.by_http, 0), (self.by_mount, 1)):
+            with self.assertRaises(doors.Refused) as c:
+                make(document)
+            self.assertEqual((c.exception.code, c.exception.number),
+                             ("session_not_found", doors.errors_table()["session_not_found"][column]))
+            errors.append(c.exception.error)
+        self.assertEqual(*errors)
+        self.assertIn(one, errors[0]["message"])
+
     REFUSED = (
         ({"cpu_limit": -1}, "invalid_spec"), ({"timeout_sec": 0}, "invalid_spec"), ({"env": {"A": 1}}, "invalid_spec"),
         ({"runtime": "none"}, "invalid_spec"), ({"spec_version": "9"}, "invalid_spec_version"),
@@ -119,11 +133,13 @@ class Made(Case):
                 self.assertEqual(*errors)
 
 
-class Used(Case):
+class InSession(Case):
     def setUp(self):
         self.s = self.http(self.by_http({"base_image": "host"}))
         self.node, _ = self.same(self.s.id)
 
+
+class Used(InSession):
     def test_files_through_both(self):
         self.s.put(("up.txt", b"uploaded"), ("d/deep.txt", b"deep"))
         self.assertEqual(self.node.read("workspace", "up.txt"), b"uploaded")
@@ -170,7 +186,7 @@ class Used(Case):
         self.assertEqual([i["name"] for i in self.s.snapshots()], ["by-mount"])
 
 
-class Tars(Used):
+class Tars(InSession):
     def test_out_of_one_and_into_the_other(self):
         self.node.write(b"content", "f")
         os.mkdir(self.node.path("snapshots", "s"))
