@@ -36,14 +36,21 @@ bool node_exists(const struct ms_node *n, const struct run_ref *run)
 	return false;
 }
 
+double run_name_time(struct fsd *f)
+{
+	return f->epochs || orch_settings(f->orch)->run_retention_hours == 0 ? FSD_FOREVER
+									     : FSD_ARTIFACTS;
+}
+
 double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run)
 {
 	/* A run that has not been announced must be asked for again, see kick.c. */
 	if (run && run->key.row > atomic_load(&f->announced_row))
 		return 0;
 	if (serial_index(ino_node(ino)) >= 0 || ms_node(ino_node(ino))->who == MS_WHO_ADMIN)
-		return 0;   /* another number the next time; not for everybody */
-	return FSD_FOREVER; /* names never move and rows are never used again */
+		return 0; /* another number the next time; not for everybody */
+	return run ? run_name_time(f)
+		   : FSD_FOREVER; /* names never move, rows are never used again */
 }
 
 static bool later(const struct timespec *a, const struct timespec *b)

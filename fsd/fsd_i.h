@@ -150,6 +150,8 @@ int node_attr_run(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 int node_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, off_t *ret);
 /* Does this child of a run exist in its present state? */
 bool node_exists(const struct ms_node *n, const struct run_ref *run);
+/* How long the kernel may believe the name of a run that is there. */
+double run_name_time(struct fsd *f);
 /* How long the kernel may believe a name that leads to this node. */
 double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run);
 

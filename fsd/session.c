@@ -152,6 +152,8 @@ double session_entry_time(struct fsd *f, enum ms_node_id node)
 {
 	if (node == MS_N_SESSION || node == MS_N_SESS_BY_ID)
 		return 0;
+	if (node == MS_N_SESS_RUN)
+		return run_name_time(f);
 	if (node == MS_N_SHOT)
 		return f->epochs ? FSD_FOREVER : 1.0;
 	return FSD_FOREVER;

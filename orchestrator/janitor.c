@@ -66,6 +66,41 @@ static int expire_artifacts(struct orch *o, bool *more, struct sbx_error *e)
 	return rc;
 }
 
+/* The rows first: readers then see all of it or nothing, and a directory without a row is swept up
+ * at the next start. */
+static int retire_run(struct orch *o, const char *id, struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	bool done = false;
+	int rc = store_begin(o->store, &tx, e);
+
+	if (rc == 0)
+		rc = store_tx_run_remove(tx, id, &done, e);
+	if (rc == 0)
+		rc = store_commit(sbx_steal(&tx), true, e);
+	crash_point("door_run_retired");
+	return rc < 0 || !done ? rc : store_run_dir_remove(o->store, id, e);
+}
+
+static int retire_runs(struct orch *o, bool *more, struct sbx_error *e)
+{
+	int64_t hours = orch_settings(o)->run_retention_hours;
+	char *ids[JANITOR_BATCH] = { NULL };
+	int n = 0, rc = 0;
+
+	if (hours > 0)
+		n = store_runs_old(o->store, sbx_now_us() - hours * 3600 * SBX_SECOND_US, ids,
+				   SBX_COUNT(ids), e);
+	*more |= n == JANITOR_BATCH;
+	rc = n < 0 ? n : 0;
+	for (int i = 0; i < n; i++) {
+		if (rc == 0)
+			rc = retire_run(o, ids[i], e);
+		free(ids[i]);
+	}
+	return rc;
+}
+
 /* looked: artifacts were looked for in this round. */
 static int prune(struct orch *o, bool looked, bool *more, struct sbx_error *e)
 {
@@ -199,6 +234,8 @@ static int64_t housekeep(struct orch *o, bool *first)
 		return interval; /* the other door is at it */
 	if (look)
 		rc = expire_artifacts(o, &more, &e);
+	if (rc == 0)
+		rc = retire_runs(o, &more, &e);
 	if (rc == 0)
 		rc = prune(o, look, &more, &e);
 	if (rc == 0)

@@ -137,9 +137,8 @@ int store_usage_bytes(struct store *s, const char *user, int64_t *ret, struct sb
 	return 0;
 }
 
-/* One column of texts. */
-static int take_texts(struct store *s, enum sql_id id, const struct sql_value *args, size_t n_args,
-		      char **ret, size_t max, struct sbx_error *e)
+int store_texts(struct store *s, enum sql_id id, const struct sql_value *args, size_t n_args,
+		char **ret, size_t max, struct sbx_error *e)
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
@@ -167,9 +166,9 @@ static int take_texts(struct store *s, enum sql_id id, const struct sql_value *a
 int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
 			struct sbx_error *e)
 {
-	return take_texts(s, SQL_ARTIFACTS_DUE,
-			  STORE_ARGS(store_int(finished_before_us), store_int((int64_t)max)),
-			  ret_ids, max, e);
+	return store_texts(s, SQL_ARTIFACTS_DUE,
+			   STORE_ARGS(store_int(finished_before_us), store_int((int64_t)max)),
+			   ret_ids, max, e);
 }
 
 /* ---- set right ------------------------------------------------------------------------------- */
@@ -177,8 +176,8 @@ int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_
 int store_artifact_runs(struct store *s, const char *after, char **ret_ids, size_t max,
 			struct sbx_error *e)
 {
-	return take_texts(s, SQL_ARTIFACT_RUNS,
-			  STORE_ARGS(store_text(after), store_int((int64_t)max)), ret_ids, max, e);
+	return store_texts(s, SQL_ARTIFACT_RUNS,
+			   STORE_ARGS(store_text(after), store_int((int64_t)max)), ret_ids, max, e);
 }
 
 int store_tx_artifacts_correct(struct store_tx *tx, const char *run_id,
@@ -222,8 +221,8 @@ int store_tx_artifacts_correct(struct store_tx *tx, const char *run_id,
 
 int store_usage_wrong(struct store *s, char **ret_users, size_t max, struct sbx_error *e)
 {
-	return take_texts(s, SQL_USAGE_WRONG, STORE_ARGS(store_int((int64_t)max)), ret_users, max,
-			  e);
+	return store_texts(s, SQL_USAGE_WRONG, STORE_ARGS(store_int((int64_t)max)), ret_users, max,
+			   e);
 }
 
 int store_tx_usage_correct(struct store_tx *tx, const char *user, int64_t *ret_by,

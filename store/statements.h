@@ -307,6 +307,18 @@ X(IDEM_PRUNE, PK,                                                               
   "DELETE FROM idempotency WHERE rid IN "                                                       \
   "(SELECT rid FROM idempotency WHERE created_us < $1 ORDER BY created_us LIMIT $2) "           \
   "RETURNING rid")                                                                              \
+X(RUNS_OLD, "=the oldest thousand rows, by their numbers",                                      \
+  "SELECT id FROM (SELECT id, phase, finished_us FROM runs ORDER BY rid LIMIT 1000) "           \
+  "WHERE phase >= 4 AND finished_us < $1 LIMIT $2")                                             \
+X(RUN_REMOVE, BY_ID,                                                                            \
+  "DELETE FROM runs WHERE id = $1 AND phase >= 4")                                              \
+X(SPEC_REMOVE, PK,                                                                              \
+  "DELETE FROM specs WHERE rid = $1")                                                           \
+X(LABEL_REMOVE, "sqlite_autoindex_run_labels_1 (holder=? AND label=? AND run=?)",               \
+  "DELETE FROM run_labels WHERE holder = $1 AND label = $2 AND run = $3")                       \
+X(PHASE_TAKE, NULL,                                                                             \
+  "INSERT INTO phase_counts (phase, runtime, n) VALUES ($1, $2, -1) "                           \
+  "ON CONFLICT (phase, runtime) DO UPDATE SET n = phase_counts.n - 1")                          \
 X(ARTIFACT_PUT, NULL,                                                                           \
   "INSERT INTO artifacts (run_id, path, size) VALUES ($1, $2, $3) "                             \
   "ON CONFLICT (run_id, path) DO UPDATE SET size = excluded.size")                              \

@@ -384,6 +384,17 @@ int store_usage_wrong(struct store *s, char **ret_users, size_t max, struct sbx_
 int store_tx_usage_correct(struct store_tx *tx, const char *user, int64_t *ret_by,
 			   struct sbx_error *e);
 
+/* ---- runs that go: retire.c ------------------------------------------------------------------ */
+
+/* Runs that ended before this time, oldest first, as many as max (malloc'd ids); not more than are
+ * among the oldest thousand. */
+int store_runs_old(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
+		   struct sbx_error *e);
+/* The row, and all that hangs on it. *ret_done false: there is no such run, or it has not ended. A
+ * counter of this name with the runtime behind it says how many there were. */
+#define STORE_COUNT_REMOVED "runs_removed."
+int store_tx_run_remove(struct store_tx *tx, const char *id, bool *ret_done, struct sbx_error *e);
+
 struct store_audit {
 	int64_t at_us;
 	const char *user, *door, *action, *resource, *result, *details; /* details: JSON object */
