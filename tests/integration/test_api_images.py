@@ -30,8 +30,14 @@ class Case(unittest.TestCase):
 
     def tearDown(self):
         for item in self.list():
+            self.unused(item["name"])
             self.ask("DELETE", item["name"])
         self.assertEqual(sorted(self.left()), [".lock"] if self.left() else [])
+
+    def unused(self, name):
+        """A runner lets go of it a moment after its run has ended."""
+        with held(os.path.join(self.dir(), name)):
+            pass
 
     def dir(self):
         return os.path.join(self.a.state, "images")
@@ -92,10 +98,7 @@ class Images(Case):
         self.assertEqual([i["name"] for i in self.list()], ["busy"])
         run.cancel()
         run.wait()
-        # The runner lets go a moment after the run has ended.
-        path = os.path.join(self.dir(), "busy")
-        with held(path):
-            pass
+        self.unused("busy")
         self.assertEqual(self.ask("DELETE", "busy").status, 200)
 
     def test_directories_of_the_operator(self):

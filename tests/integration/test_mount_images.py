@@ -38,9 +38,18 @@ class Case(unittest.TestCase):
     def clear(self):
         for name in os.listdir(self.where):
             path = os.path.join(self.where, name)
-            (os.rmdir if os.path.isdir(path) else os.unlink)(path)
+            if os.path.isdir(path):
+                self.unused(name)
+                os.rmdir(path)
+            else:
+                os.unlink(path)
         kept = os.path.join(self.m.state, "images")
         self.assertLessEqual(set(os.listdir(kept)), {".lock"})
+
+    def unused(self, name):
+        """A runner lets go of it a moment after its run has ended."""
+        with held(os.path.join(self.m.state, "images", name)):
+            pass
 
     def path(self, *names):
         return os.path.join(self.where, *names)
@@ -114,8 +123,7 @@ class Images(Case):
         self.assertEqual(self.m.sh("true", base_image="busy").wait(), "0")
         run.ctl("eof")
         run.wait()
-        with held(os.path.join(self.m.state, "images", "busy")):
-            pass
+        self.unused("busy")
         os.rmdir(self.path("busy"))
 
     def test_names_stay_in_the_listing_while_others_go(self):
