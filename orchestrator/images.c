@@ -11,6 +11,7 @@
 
 #include "base/auto.h"
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/fs.h"
 #include "orchestrator/unpack.h"
 
@@ -260,14 +261,18 @@ int orch_image_import(const struct orch_settings *st, const char *state_dir, int
 		rc = image_name_free(im.dir, name, e);
 	if (rc == 0)
 		rc = import(&i, fd, digest, e);
+	crash_point("image_unpacked");
 	if (rc == 0)
 		rc = write_info(&i, digest, e);
+	crash_point("image_described");
 	if (rc == 0)
 		rc = publish(&i, digest, e);
+	crash_point("image_published");
 	if (rc < 0)
 		return rc;
 	(void)image_name_read(im.dir, name, old);
 	rc = image_name_set(im.dir, name, digest, e);
+	crash_point("image_named");
 	if (rc == 0 && old[0])
 		(void)image_drop_unnamed(im.dir, old);
 	return rc;

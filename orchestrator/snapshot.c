@@ -212,7 +212,7 @@ int orch_snapshot_take(struct orch *o, const struct orch_principal *p, const cha
 		       const char *name, struct store_snapshot *ret, struct sbx_error *e)
 {
 	AUTO_HELD h = { .lock = -1, .dir = -1, .tree = -1 };
-	char previous[37];
+	char previous[37] = "";
 	int rc = snapshot_name_check(name, e);
 
 	if (rc == 0)

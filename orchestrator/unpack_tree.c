@@ -14,6 +14,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "base/crash.h"
+
 enum { PATHS_MAX = 256 << 20 }; /* bytes of the names of all directories */
 
 struct late_dir {
@@ -284,8 +286,10 @@ int orch_unpack_tree(int fd, int dir, const struct orch_archive_limits *limits, 
 	t.a = a;
 	while (r == 0) {
 		r = orch_archive_next(a, &en, e);
-		if (r == ORCH_ARCHIVE_END)
+		if (r == ORCH_ARCHIVE_END) {
+			crash_point("tree_unpacked");
 			return finish(&t, e);
+		}
 		r = r == ORCH_ARCHIVE_OK ? put(&t, &en, e) : broken(&t, r, e);
 	}
 	return r;

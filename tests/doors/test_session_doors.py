@@ -5,9 +5,11 @@ import errno
 import json
 import os
 import sys
+import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
 import doors  # noqa: E402
 import imagekit  # noqa: E402
 import sbx  # noqa: E402
@@ -164,6 +166,24 @@ class Used(InSession):
         self.assertEqual(self.s.restore(n["snapshot_id"]).status, 200)
         doors.later(lambda: self.assertEqual((self.node.tree(), self.node.read("workspace", "state.txt")),
                                              (["state.txt"], b"before")))
+
+    def test_a_snapshot_that_is_dropped_while_the_other_restores_it(self):
+        """It is restored as a whole, or it was not there any more; its contents are collected afterwards."""
+        for i in range(2000):
+            with open(self.s.files("workspace", "f%d" % i), "w") as f:
+                f.write("%s %d" % (self.s.id, i))
+        for turn in range(6):
+            os.mkdir(self.node.path("snapshots", "s"))
+            answers = []
+            restore = threading.Thread(target=lambda: answers.append(self.s.restore("s")))
+            with api.watch(self.s.files(), api.IN_CREATE) as ring:
+                restore.start()
+                self.assertTrue(ring(20 * sbx.SLOW))  # the tree beside the workspace has been made
+                os.rmdir(self.node.path("snapshots", "s"))
+                restore.join()
+            self.assertIn((answers[0].status, answers[0].code), ((200, None), (404, "snapshot_not_found")), answers)
+            self.assertEqual(len(os.listdir(self.s.files("workspace"))), 2000)
+        self.assertEqual(os.listdir(self.s.files()), ["workspace"])
 
     def test_a_clone_is_a_session_on_the_mount(self):
         self.node.write(b"content", "f")
