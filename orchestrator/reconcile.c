@@ -55,10 +55,10 @@ static bool add_row(void *ctx, const struct store_artifact *a)
 {
 	struct rows *r = ctx;
 	size_t size = r->size ? 2 * r->size : 64;
-	struct store_artifact *more = r->list;
 
 	if (r->n == r->size) {
-		more = realloc(r->list, size * sizeof(*more));
+		struct store_artifact *more = realloc(r->list, size * sizeof(*more));
+
 		r->failed = !more;
 		if (!more)
 			return false;
