@@ -168,8 +168,8 @@ struct route {
 	enum route_access access;
 	handler *handle;
 	const char *tag; /* for openapi.json */
-	/* Name of the body's schema there, NULL: takes no body; "?" in front: may be absent, "@":
-	 * is a form with files, which the handler takes as it comes (upload.c). */
+	/* Name of the body's schema there, NULL: takes no body; "?" in front: may be absent; "@":
+	 * is a form with files, "=": is a tar, which are taken as they come (body.c). */
 	const char *body;
 	const char *answer;  /* name of the answer's schema */
 	const char *summary; /* one line */
@@ -177,7 +177,7 @@ struct route {
 const struct route *route_at(size_t i); /* NULL past the end */
 static inline bool route_streams(const struct route *r)
 {
-	return r && r->body && r->body[0] == '@';
+	return r && r->body && (r->body[0] == '@' || r->body[0] == '=');
 }
 /* Finds the route and fills q->param. NULL: no such path (404), or, when ret_allow is not empty,
  * the methods in it would do (405). */
@@ -315,6 +315,35 @@ bool upload_open(struct req *q, struct sbx_error *e);
 int upload_opened(struct req *q, struct sbx_error *e); /* afterwards: how that went */
 int upload_take(struct req *q, const char *data, size_t len, struct sbx_error *e);
 void upload_drop(struct req *q); /* it is refused: what came is forgotten now */
+
+/* ---- body.c: bodies that are taken as they come ---------------------------------------------- */
+
+int64_t body_limit(const struct req *q); /* a body has fewer bytes than this; of any route */
+/* What can be said against it before it comes. */
+int body_head(struct req *q, struct sbx_error *e);
+/* 1: the request is suspended, and body_opened tells how that went. */
+int body_open(struct req *q, struct sbx_error *e);
+int body_opened(struct req *q, struct sbx_error *e);
+int body_take(struct req *q, const char *data, size_t len, struct sbx_error *e);
+void body_drop(struct req *q);
+
+/* The state of a request whose body is kept in a file. */
+struct spool {
+	int fd; /* owned; -1 when it is not wanted any more */
+	int64_t bytes;
+	void (*work)(struct req *q, struct spool *s); /* a worker: rc, and why or out */
+	int rc;
+	struct sbx_error why;
+	struct sbx_buf out;
+};
+/* Takes fd, an empty file. */
+int spool_begin(struct req *q, int fd, void (*work)(struct req *q, struct spool *s),
+		struct sbx_error *e);
+/* The handler of such a route; `of` is what worker_add calls the session. */
+enum MHD_Result spool_end(struct req *q, const char *of);
+
+int image_head(struct req *q, struct sbx_error *e);    /* images.c */
+int snapshot_head(struct req *q, struct sbx_error *e); /* snapshots_tar.c */
 
 /* info.c: the answer that a view of the orchestrator is, or its refusal. */
 enum MHD_Result reply_view(struct req *q, int rc, struct sbx_buf *out, const struct sbx_error *e);

@@ -145,14 +145,6 @@ static bool has_long_body(const struct req *q)
 	return length && strtoll(length, NULL, 10) > SMALL_BODY;
 }
 
-/* A body has fewer bytes than this. */
-static int64_t body_limit(const struct req *q)
-{
-	if (!route_streams(q->route))
-		return API_BODY_MAX;
-	return (orch_settings(q->a->orch)->max_upload_mb << 20) + API_FORM_EXTRA + 1;
-}
-
 static bool is_too_long(const struct req *q)
 {
 	const char *length = req_header(q, MHD_HTTP_HEADER_CONTENT_LENGTH);
@@ -242,9 +234,7 @@ static enum req_verdict judge(struct req *q, const char *version)
 		too_large(q);
 		return REQ_ERROR;
 	}
-	if (route_streams(q->route) && upload_head(q, &q->why) < 0)
-		return REQ_ERROR;
-	return REQ_FINE;
+	return body_head(q, &q->why) < 0 ? REQ_ERROR : REQ_FINE;
 }
 
 static enum MHD_Result refuse(struct req *q)
@@ -316,13 +306,13 @@ static void pass_on(struct req *q, const char *data, size_t size)
 	q->taken += size;
 	if (q->taken >= (size_t)body_limit(q))
 		too_large(q);
-	else if (upload_take(q, data, size, &q->why) == 0) {
+	else if (body_take(q, data, size, &q->why) == 0) {
 		if (before / A_STEP != q->taken / A_STEP) /* it is slow, but it goes on */
 			conns_stage(q, CONN_BODY);
 		return;
 	}
 	q->verdict = REQ_ERROR;
-	upload_drop(q);
+	body_drop(q);
 }
 
 static enum MHD_Result take_body(struct req *q, const char *data, size_t *size)
@@ -359,11 +349,11 @@ static enum MHD_Result answer(struct req *q)
 /* An upload is suspended until its workspace is to be had, and goes on with its body. */
 static bool opens(struct req *q)
 {
-	if (q->verdict != REQ_FINE || !route_streams(q->route))
-		return false;
-	q->opening = upload_open(q, &q->why);
-	if (!q->opening)
+	int r = q->verdict == REQ_FINE ? body_open(q, &q->why) : 0;
+
+	if (r < 0)
 		q->verdict = REQ_ERROR;
+	q->opening = r > 0;
 	return q->opening;
 }
 
@@ -397,7 +387,7 @@ static void opened(struct req *q)
 	q->continued = WAIT_NONE;
 	waiting_done(q); /* no answer is due yet */
 	conns_stage(q, CONN_BODY);
-	if (upload_opened(q, &q->why) < 0)
+	if (body_opened(q, &q->why) < 0)
 		q->verdict = REQ_ERROR;
 }
 

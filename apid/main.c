@@ -57,6 +57,7 @@ static int start(struct apid *a, const struct apid_options *o, struct sbx_error 
 static void stop(struct apid *a)
 {
 	conns_stop(a->conns);
+	orch_stop_helpers(a->orch);
 	waiting_end(a->waiting);
 	worker_end(a->worker);
 	waiting_flush(a->waiting);

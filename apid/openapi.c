@@ -189,6 +189,7 @@ static const struct {
 	{ "openapi_get", 200, "application/json", "an OpenAPI document" },
 	{ "openapi_get", 304, NULL, "it has not changed" },
 	{ "run_get", 304, NULL, "it has not changed" },
+	{ "snapshot_export_get", 200, "application/x-tar", "the snapshot" },
 	{ "snapshot_diff_get", 200, "application/x-ndjson",
 	  "one JSON object a line: path, change, size_before, size_after" },
 };
@@ -339,6 +340,12 @@ static void add_body(struct sbx_buf *out, const char *body)
 {
 	bool optional = body[0] == '?', form = body[0] == '@';
 
+	if (body[0] == '=') {
+		sbx_buf_puts(out, ",\"requestBody\":{\"required\":true,\"content\":{"
+				  "\"application/x-tar\":{\"schema\":{\"type\":\"string\","
+				  "\"format\":\"binary\"}}}}");
+		return;
+	}
 	sbx_buf_printf(out,
 		       ",\"requestBody\":{\"required\":%s,\"content\":{\"%s\":{\"schema\":{"
 		       "\"$ref\":\"#/components/schemas/%s\"}}}}",

@@ -5,6 +5,7 @@
 #include "apid/apid_i.h"
 #include "base/clock.h"
 #include "base/id.h"
+#include "base/json.h"
 
 int session_find(struct req *q, struct store_session *ret, struct sbx_error *e)
 {
@@ -48,6 +49,41 @@ enum MHD_Result session_get(struct req *q)
 	if (session_find(q, &s, &e) < 0)
 		return reply_error(q, &e);
 	return reply_session(q, &s);
+}
+
+static int wrong(struct sbx_error *e, const char *what)
+{
+	(void)sbx_fail(e, SBX_E_INVALID_SPEC, "expires_in_sec: %s", what);
+	return sbx_error_details(e, "{\"field\":\"expires_in_sec\"}");
+}
+
+static int read_seconds(const struct req *q, int64_t *ret, struct sbx_error *e)
+{
+	sbx_autojson *doc = NULL;
+	struct json_object *v = NULL;
+	int rc = sbx_json_parse_object(q->body.data ? q->body.data : "", q->body.len, &doc, e);
+
+	if (rc < 0)
+		return rc;
+	if (!json_object_object_get_ex(doc, "expires_in_sec", &v))
+		return wrong(e, "is missing");
+	if (!json_object_is_type(v, json_type_int))
+		return wrong(e, "must be a whole number of seconds");
+	*ret = json_object_get_int64(v);
+	return 0;
+}
+
+enum MHD_Result session_patch(struct req *q)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	store_autosession s = { 0 }, now = { 0 };
+	int64_t seconds = 0;
+
+	if (session_find(q, &s, &e) < 0 || read_seconds(q, &seconds, &e) < 0 ||
+	    orch_session_extend(q->a->orch, &q->who, s.id, seconds, &e) < 0 ||
+	    session_find(q, &now, &e) < 0)
+		return reply_error(q, &e);
+	return reply_session(q, &now);
 }
 
 enum MHD_Result sessions_get(struct req *q)

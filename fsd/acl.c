@@ -32,21 +32,22 @@ static unsigned owner_bits(mode_t mode)
 	return mode >> 6 & 7;
 }
 
-/* What an administrator may: as the owner. Nobody makes names in the tree. */
-static unsigned admin_bits(mode_t mode)
+/* What an administrator may: as the owner. Nobody makes names in the tree, but those of images. */
+static unsigned admin_bits(fuse_ino_t ino, mode_t mode)
 {
-	return S_ISDIR(mode) ? owner_bits(mode) & 5 : owner_bits(mode);
+	return S_ISDIR(mode) && ino != ino_make(0, MS_N_IMAGES) ? owner_bits(mode) & 5
+								: owner_bits(mode);
 }
 
-static bool is_private(mode_t mode)
+static bool is_private(fuse_ino_t ino, mode_t mode)
 {
-	return admin_bits(mode) & ~(mode & 7u);
+	return admin_bits(ino, mode) & ~(mode & 7u);
 }
 
 void acl_mode(const struct fsd *f, struct stat *st)
 {
-	if (f->acl && is_private(st->st_mode))
-		st->st_mode |= admin_bits(st->st_mode) << 3;
+	if (f->acl && is_private(st->st_ino, st->st_mode))
+		st->st_mode |= admin_bits(st->st_ino, st->st_mode) << 3;
 }
 
 static void entry(struct acl *a, size_t *n, uint16_t tag, unsigned perm, uint32_t id)
@@ -56,7 +57,7 @@ static void entry(struct acl *a, size_t *n, uint16_t tag, unsigned perm, uint32_
 						 .id = htole32(id) };
 }
 
-static size_t make_list(const struct fsd *f, mode_t mode, struct acl *a)
+static size_t make_list(const struct fsd *f, fuse_ino_t ino, mode_t mode, struct acl *a)
 {
 	const uint32_t nobody = UINT32_MAX;
 	size_t n = 0;
@@ -64,9 +65,9 @@ static size_t make_list(const struct fsd *f, mode_t mode, struct acl *a)
 	a->version = htole32(ACL_VERSION);
 	entry(a, &n, ACL_OWNER, owner_bits(mode), nobody);
 	for (size_t i = 0; i < f->n_admins; i++)
-		entry(a, &n, ACL_USER, admin_bits(mode), f->admins[i]);
+		entry(a, &n, ACL_USER, admin_bits(ino, mode), f->admins[i]);
 	entry(a, &n, ACL_GROUP, 0, nobody);
-	entry(a, &n, ACL_MASK, admin_bits(mode), nobody);
+	entry(a, &n, ACL_MASK, admin_bits(ino, mode), nobody);
 	entry(a, &n, ACL_OTHER, mode & 7, nobody);
 	return offsetof(struct acl, entries) + n * sizeof(a->entries[0]);
 }
@@ -89,11 +90,11 @@ void acl_getxattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const char *nam
 	}
 	/* A failure is no list: the kernel then refuses. */
 	r = node_attr(f, req, ino, &st, &timeout);
-	if (r < 0 || !is_private(st.st_mode)) {
+	if (r < 0 || !is_private(ino, st.st_mode)) {
 		fuse_reply_err(req, r < 0 ? -r : ENODATA);
 		return;
 	}
-	len = make_list(f, st.st_mode, &list);
+	len = make_list(f, ino, st.st_mode, &list);
 	if (size == 0)
 		fuse_reply_xattr(req, len);
 	else if (size < len)

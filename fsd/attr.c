@@ -36,14 +36,21 @@ bool node_exists(const struct ms_node *n, const struct run_ref *run)
 	return false;
 }
 
+double run_name_time(struct fsd *f)
+{
+	return f->epochs || orch_settings(f->orch)->run_retention_hours == 0 ? FSD_FOREVER
+									     : FSD_ARTIFACTS;
+}
+
 double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run)
 {
 	/* A run that has not been announced must be asked for again, see kick.c. */
 	if (run && run->key.row > atomic_load(&f->announced_row))
 		return 0;
 	if (serial_index(ino_node(ino)) >= 0 || ms_node(ino_node(ino))->who == MS_WHO_ADMIN)
-		return 0;   /* another number the next time; not for everybody */
-	return FSD_FOREVER; /* names never move and rows are never used again */
+		return 0; /* another number the next time; not for everybody */
+	return run ? run_name_time(f)
+		   : FSD_FOREVER; /* names never move, rows are never used again */
 }
 
 static bool later(const struct timespec *a, const struct timespec *b)
@@ -168,10 +175,14 @@ int node_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, do
 	n = ms_node(ino_node(ino));
 	if (!n)
 		return -ENOENT;
+	if (is_coming_node(ino_node(ino)))
+		return coming_attr(f, req, ino, st, timeout);
 	if (is_session_node(ino_node(ino)))
 		return session_attr(f, req, ino, st, timeout);
 	if (is_by_node(ino_node(ino)))
 		return by_attr(f, req, ino, st, timeout);
+	if (is_image_node(ino_node(ino)))
+		return img_attr(f, req, ino, st, timeout);
 	if (!ino_of_run(ino)) {
 		r = node_attr_run(f, req, ino, NULL, st, timeout);
 		if (r == 0 && ino_node(ino) == MS_N_RUNS) {

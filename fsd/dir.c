@@ -102,6 +102,8 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 		return session_child(f, req, parent, name, ret);
 	if (is_by_node(node))
 		return by_child(f, req, parent, name, ret);
+	if (is_image_node(node))
+		return img_child(f, req, parent, name, ret);
 	if (node == MS_N_RUNTIME) {
 		r = runtime_index(name, &row);
 		if (r < 0)
@@ -168,6 +170,8 @@ static int attr_of(struct listing *l, const struct run_ref *run, struct fuse_ent
 		return session_attr(l->f, l->req, e->ino, &e->attr, &e->attr_timeout);
 	if (is_by_node(node))
 		return by_attr(l->f, l->req, e->ino, &e->attr, &e->attr_timeout);
+	if (is_image_node(node))
+		return img_attr(l->f, l->req, e->ino, &e->attr, &e->attr_timeout);
 	return node_attr_run(l->f, l->req, e->ino, run, &e->attr, &e->attr_timeout);
 }
 
@@ -183,6 +187,8 @@ static bool add_fixed(struct listing *l, fuse_ino_t dir, enum ms_node_id node,
 	fill_entry(l->f, ino_make(ino_row(dir), shown), run, &e);
 	if (is_session_node(node))
 		e.entry_timeout = session_entry_time(l->f, node);
+	if (ino_node(dir) == MS_N_IMAGE)
+		e.entry_timeout = 0; /* it goes with the image, and another may come */
 	if (node == MS_N_RUNS_NEW || node == MS_N_RUNS_CHECK)
 		e.ino = 0; /* its number is made by a look-up */
 	if (l->plus && e.ino) {
@@ -277,6 +283,8 @@ static int list(struct listing *l, fuse_ino_t dir, const struct orch_principal *
 
 		return dir_add_runs(l, &all, MS_N_RUN, add_run);
 	}
+	if (ino_node(dir) == MS_N_IMAGES)
+		return img_list(l, after);
 	if (ino_node(dir) == MS_N_RUNTIMES)
 		add_runtimes(l, after);
 	if (is_by_node(ino_node(dir)))

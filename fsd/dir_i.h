@@ -35,6 +35,8 @@ int dir_add_runs(struct listing *l, struct store_keys_by *by, enum ms_node_id no
 
 /* session_dir.c: what the state has in sessions/ and below. after: the row of the last one that was
  * listed, 0: from the first. -errno. */
+/* image.c: the same of images/. */
+int img_list(struct listing *l, int64_t after);
 int session_list(struct listing *l, fuse_ino_t dir, const struct orch_principal *p, int64_t after);
 /* Calls each() for the sessions behind this row that the caller may see, with their names for him;
  * false: the buffer is full. -errno. */

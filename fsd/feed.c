@@ -137,6 +137,10 @@ static void handle_change(struct feed *fd, const struct store_change *c)
 		shot_gone(fd->f, c->row);
 	if (strcmp(c->kind, "run") != 0)
 		return;
+	if (strcmp(c->what, "gone") == 0) { /* it had ended, and nobody waits for it */
+		work_new_epoch(fd->f);
+		return;
+	}
 	work_run_changed(fd->f, c->row); /* who waits for the end then sees what was written */
 	/* First whoever waits for an answer, then who only watches. */
 	parking_run_changed(fd->f->parking, c->row, store_phase_terminal(phase));

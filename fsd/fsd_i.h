@@ -41,6 +41,7 @@ struct work_node;
 struct work_table;
 struct writers;
 struct passes;
+struct imports;
 
 struct fsd {
 	struct orch *orch;
@@ -62,6 +63,7 @@ struct fsd {
 	struct work_table *work;
 	struct shots *shots;
 	struct passes *passes;
+	struct imports *imports;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
 	struct handle *handles;		/* open files; owns */
@@ -170,6 +172,8 @@ void node_times(struct stat *st, int64_t born_us, int64_t changed_us);
 int node_size(struct fsd *f, fuse_req_t req, fuse_ino_t ino, off_t *ret);
 /* Does this child of a run exist in its present state? */
 bool node_exists(const struct ms_node *n, const struct run_ref *run);
+/* How long the kernel may believe the name of a run that is there. */
+double run_name_time(struct fsd *f);
 /* How long the kernel may believe a name that leads to this node. */
 double entry_timeout(struct fsd *f, fuse_ino_t ino, const struct run_ref *run);
 
@@ -201,7 +205,9 @@ enum handle_kind {
 	H_REAL_FILE,
 	H_REAL_DIR,
 	H_WORK_FILE,
-	H_WORK_DIR
+	H_WORK_DIR,
+	H_TAR,	  /* a snapshot as a tar */
+	H_COMING, /* a file that is copied into the tree, see coming.c */
 };
 struct handle {
 	enum handle_kind kind;
@@ -315,11 +321,12 @@ struct job {
 	fuse_ino_t parent;
 	char id[37]; /* of the session */
 	char name[SESSION_NAME];
-	int fd; /* borrowed from an open file, which stays open until it is answered */
+	int fd;		  /* borrowed from an open file, which stays open until it is answered */
+	struct handle *h; /* the same */
 	bool datasync;
 };
-/* Hands a copy to a writer; answers when there is none. */
-void writers_give_job(struct writers *w, const struct job *j);
+/* Hands a copy to a writer; answers when there is none, and says so: -errno. */
+int writers_give_job(struct writers *w, const struct job *j);
 
 /* ---- control.c: new, check, ctl, stdin ------------------------------------------------------- */
 
@@ -480,7 +487,9 @@ void session_rmdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, const char *text,
 		size_t len, struct sbx_error *e);
 
-/* ---- shot.c: trees of snapshots -------------------------------------------------------------- */
+#include "fsd/coming_i.h"
+
+/* ---- shot.c: trees of snapshots ------------------------------------------------------------- */
 
 struct shots;
 static inline bool is_shot(fuse_ino_t ino)
@@ -497,7 +506,15 @@ void shot_readlink(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
 void shot_readdir(struct fsd *f, fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, bool plus);
 void shot_file_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
-/* ---- work*.c: the workspace of a session ----------------------------------------------------- */
+/* ---- shot_tar.c: a snapshot as a tar --------------------------------------------------------- */
+
+int shot_tar_size(struct fsd *f, int64_t row, off_t *ret); /* -errno */
+void shot_tar_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void shot_tar_read(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t off);
+off_t shot_tar_end(const struct handle *h);
+void shot_tar_release(struct handle *h);
+
+/* ---- work*.c: the workspace of a session ---------------------------------------------------- */
 
 static inline bool is_work(fuse_ino_t ino)
 {

@@ -140,6 +140,12 @@ void handle_close(struct fsd *f, struct handle *h)
 	case H_REAL_DIR:
 		real_release(h);
 		break;
+	case H_COMING:
+		coming_release(h);
+		break;
+	case H_TAR:
+		shot_tar_release(h);
+		break;
 	case H_WORK_FILE:
 	case H_WORK_DIR:
 		work_release(h, passed);

@@ -220,7 +220,9 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->work = work_open(f);
 	f->shots = shot_open();
 	f->passes = pass_new();
-	if (!f->passes || !f->results || !f->real || !f->parking || !f->work || !f->shots)
+	f->imports = coming_imports_new();
+	if (!f->passes || !f->imports || !f->results || !f->real || !f->parking || !f->work ||
+	    !f->shots)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (!orch_settings(f->orch)->inotify)
 		f->announced_row = INT64_MAX;
@@ -261,6 +263,7 @@ static void stop(struct server *s)
 	kicker_stop(f->kicker);
 	if (f->se)
 		stop_threads(s);
+	orch_stop_helpers(f->orch);
 	writers_stop(f->writers);
 	parking_end(f->parking);
 	/* Runs that are bound to one of them end here: nobody can close it any more. */
@@ -268,6 +271,7 @@ static void stop(struct server *s)
 	work_free(f->work);
 	shot_free(f->shots);
 	pass_free(f->passes);
+	coming_imports_free(f->imports);
 	writers_free(f->writers);
 	feed_free(f->feed);
 	parking_free(f->parking);
@@ -451,6 +455,7 @@ static int run_mode(struct fsd_options *o, char **argv)
 	case FSD_IMPORT_IMAGE:
 	case FSD_REMOVE_IMAGE:
 	case FSD_LIST_IMAGES:
+	case FSD_UNPACK_TREE:
 		return sbx_exit_code(fsd_become_images(argv, &e), &e);
 	case FSD_CHECK:
 	case FSD_MOUNT:

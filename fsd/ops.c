@@ -112,6 +112,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to
 
 	if (is_work(ino))
 		work_setattr(self(req), req, ino, attr, to_set, fi);
+	else if (n && is_coming_node(ino_node(ino)))
+		coming_setattr(self(req), req, ino, attr, to_set);
 	else if (n && harmless && (n->verb != MS_W_NONE || is_kicker(self(req), req)))
 		reply_attr(req, ino);
 	else
@@ -218,6 +220,8 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		r = -EISDIR;
 	if (r < 0)
 		fuse_reply_err(req, -r);
+	else if (n->view == MS_V_SHOT_TAR)
+		shot_tar_open(f, req, ino, fi);
 	else
 		openers[n->kind](f, req, ino, of_run ? &run : NULL, fi);
 }
@@ -247,6 +251,12 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	case H_WORK_FILE:
 		work_read(req, fi, size, off);
 		break;
+	case H_TAR:
+		shot_tar_read(req, fi, size, off);
+		break;
+	case H_COMING: /* it is for writing */
+		fuse_reply_err(req, EACCES);
+		break;
 	case H_REAL_DIR:
 	case H_WORK_DIR:
 		fuse_reply_err(req, EISDIR);
@@ -264,6 +274,8 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t siz
 		work_write(req, fi, buf, size, off);
 	else if (h->kind == H_CONTROL)
 		control_write(self(req), req, fi, buf, size, off);
+	else if (h->kind == H_COMING)
+		coming_write(self(req), req, fi, buf, size, off);
 	else if (h->kind == H_STREAM)
 		stream_write(self(req), req, fi, buf, size);
 	else
@@ -275,6 +287,8 @@ static void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	(void)ino;
 	if (handle_of(fi)->kind == H_CONTROL)
 		control_flush(self(req), req, fi);
+	else if (handle_of(fi)->kind == H_COMING)
+		coming_flush(self(req), req, fi);
 	else
 		fuse_reply_err(req, 0);
 }
@@ -283,6 +297,8 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 {
 	if (is_work(ino))
 		work_fsync(self(req), req, fi, datasync);
+	else if (is_coming_node(ino_node(ino)) && handle_of(fi)->kind == H_COMING)
+		coming_flush(self(req), req, fi);
 	else
 		fuse_reply_err(req, 0); /* what a write accepted is durable already */
 }
@@ -453,6 +469,8 @@ static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	if (is_work(parent))
 		work_unlink(self(req), req, parent, name, false);
+	else if (coming_may(parent))
+		coming_unlink(self(req), req, parent, name);
 	else
 		fuse_reply_err(req, EPERM);
 }
@@ -463,6 +481,8 @@ static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 		work_unlink(self(req), req, parent, name, true);
 	else if (session_makes(parent))
 		session_rmdir(self(req), req, parent, name);
+	else if (ino_node(parent) == MS_N_IMAGES)
+		img_rmdir(self(req), req, name);
 	else
 		fuse_reply_err(req, EPERM);
 }
@@ -500,6 +520,8 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 {
 	if (is_work(parent))
 		work_create(self(req), req, parent, name, mode, fi);
+	else if (coming_may(parent))
+		coming_create(self(req), req, parent, name, fi);
 	else
 		fuse_reply_err(req, EPERM);
 }

@@ -228,6 +228,7 @@ int fsd_options_parse(int argc, char **argv, struct fsd_options *o, struct sbx_e
 		{ "import-image", required_argument, NULL, FSD_IMPORT_IMAGE },
 		{ "remove-image", required_argument, NULL, FSD_REMOVE_IMAGE },
 		{ "list-images", no_argument, NULL, FSD_LIST_IMAGES },
+		{ "unpack-tree", required_argument, NULL, FSD_UNPACK_TREE },
 		{ NULL, 0, NULL, 0 },
 	};
 	int c, r = 0;
@@ -240,7 +241,7 @@ int fsd_options_parse(int argc, char **argv, struct fsd_options *o, struct sbx_e
 		if (c == FSD_CHECK || c == FSD_PRINT_CONFIG || c == FSD_VERSION || c == FSD_HELP ||
 		    c == FSD_LIST_IMAGES)
 			o->mode = (enum fsd_mode)c;
-		else if (c == FSD_IMPORT_IMAGE || c == FSD_REMOVE_IMAGE)
+		else if (c == FSD_IMPORT_IMAGE || c == FSD_REMOVE_IMAGE || c == FSD_UNPACK_TREE)
 			r = take_image(o, (enum fsd_mode)c, optarg, e);
 		else if (c == 'f')
 			o->foreground = true;

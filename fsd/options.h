@@ -16,6 +16,7 @@ enum fsd_mode {
 	FSD_IMPORT_IMAGE,
 	FSD_REMOVE_IMAGE,
 	FSD_LIST_IMAGES,
+	FSD_UNPACK_TREE, /* for a door: standard input into the directory that is open as 4 */
 };
 
 /* The command line of sandboxfs, taken apart. Strings are owned. */
@@ -28,7 +29,8 @@ struct fsd_options {
 	char *fuse_opts;      /* for the kernel and libfuse, comma separated */
 	char **overrides;     /* "key=value" settings */
 	size_t n_overrides;
-	char *image, *image_file; /* its name; of an import: the file, "-" is standard input */
+	char *image, *image_file; /* its name; of an import: the file, "-" is standard input;
+				     of FSD_UNPACK_TREE the bytes that it may have */
 };
 
 /* INVALID_ARGUMENT names the option and what is allowed. */

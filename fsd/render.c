@@ -186,10 +186,14 @@ int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *
 	struct view_ctx c = { f, req, ino, NULL, out, &e };
 	int rc = 0;
 
+	if (n && is_coming_node(ino_node(ino)))
+		return coming_render(f, ino, out);
 	if (n && !views[n->view].render && is_session_node(ino_node(ino)))
 		return session_render(f, req, ino, out);
 	if (n && is_by_node(ino_node(ino)))
 		return by_link(f, req, ino, out);
+	if (n && !views[n->view].render && is_image_node(ino_node(ino)))
+		return img_render(f, ino, out);
 	if (!n || !views[n->view].render)
 		return -EACCES;
 	if (views[n->view].of_run) {
@@ -207,7 +211,8 @@ int render(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *
 
 bool is_final(const struct ms_node *n, const struct run_ref *run)
 {
-	if (n->view == MS_V_README || n->view == MS_V_SESSION_SPEC || n->view == MS_V_SHOT_META)
+	if (n->view == MS_V_README || n->view == MS_V_SESSION_SPEC || n->view == MS_V_SHOT_META ||
+	    n->view == MS_V_SHOT_TAR)
 		return true;
 	if (!run)
 		return false;

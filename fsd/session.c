@@ -21,6 +21,8 @@
 
 bool is_session_node(enum ms_node_id node)
 {
+	if (is_coming_node(node))
+		return false;
 	for (; node > MS_N_ROOT && node < MS_N__COUNT; node = ms_node(node)->parent)
 		if (node == MS_N_SESSION || node == MS_N_SESS_BY_ID)
 			return true;
@@ -141,6 +143,8 @@ double session_entry_time(struct fsd *f, enum ms_node_id node)
 {
 	if (node == MS_N_SESSION || node == MS_N_SESS_BY_ID)
 		return 0;
+	if (node == MS_N_SESS_RUN)
+		return run_name_time(f);
 	if (node == MS_N_SHOT)
 		return f->epochs ? FSD_FOREVER : 1.0;
 	return FSD_FOREVER;
@@ -175,7 +179,9 @@ static int attr_of(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct s
 	st->st_blksize = 4096;
 	node_times(st, s->created_us, s->changed_us);
 	*timeout = attr_time(n);
-	if (n->view != MS_V_NONE)
+	if (n->view == MS_V_SHOT_TAR)
+		r = shot_tar_size(f, ino_row(ino), &st->st_size);
+	else if (n->view != MS_V_NONE)
 		r = node_size(f, req, ino, &st->st_size);
 	st->st_blocks = (st->st_size + 511) / 512;
 	return r;
@@ -278,6 +284,8 @@ int session_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *
 		else if (r == 0 && node == MS_N_SESS_WORK && is_work_link(f, &s))
 			ret->ino = ino_make(s.row, MS_N_SESS_WORK_LINK);
 	}
+	if (r == -ENOENT && node == MS_N_SHOT)
+		return coming_child(f, req, MS_N_SHOT_ERROR, s.id, name, ret);
 	if (r < 0)
 		return r;
 	ret->entry_timeout = session_entry_time(f, ino_node(ret->ino));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Listing sessions, their runs and their snapshots. */
-#include "fsd/dir_i.h"
+#include "fsd/img_i.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -103,8 +103,40 @@ static int list_runs(struct listing *l, const struct session_ref *s, int64_t bef
 	return 0;
 }
 
+/* Behind all snapshots, by their numbers. */
+#define FAILURES (INT64_C(1) << 53)
+
+static void list_failures(struct listing *l, const struct session_ref *s, int64_t after)
+{
+	char failed[IMG_ERRORS][SESSION_NAME];
+	size_t n = coming_failures(l->f, s->id, failed);
+	int64_t last = after;
+
+	for (size_t done = 0; done < n; done++) {
+		struct fuse_entry_param e = { .attr = { .st_mode = S_IFREG } };
+		int64_t best = 0;
+		size_t at = 0;
+
+		for (size_t i = 0; i < n; i++) {
+			int64_t number = coming_number(s->id, failed[i]);
+
+			if (number > last && (!best || number < best)) {
+				best = number;
+				at = i;
+			}
+		}
+		if (!best)
+			return;
+		e.attr.st_ino = ino_make(best, MS_N_SHOT_ERROR);
+		if (!dir_add(l, failed[at], OFF_DYNAMIC + FAILURES + best, &e))
+			return;
+		last = best;
+	}
+}
+
 static int list_shots(struct listing *l, const struct session_ref *s, int64_t after)
 {
+	int64_t before = after;
 	struct store_snapshot list[BATCH];
 	sbx_autoerror e = SBX_ERROR_INIT;
 	bool room = true;
@@ -122,6 +154,8 @@ static int list_shots(struct listing *l, const struct session_ref *s, int64_t af
 			store_snapshot_clear(&list[i]);
 		}
 	} while (room && n == BATCH);
+	if (room)
+		list_failures(l, s, before - FAILURES);
 	return 0;
 }
 

@@ -177,7 +177,7 @@ int writers_give(struct writers *w, const struct act *a)
 	return copy ? give(w, copy) : -ENOMEM;
 }
 
-void writers_give_job(struct writers *w, const struct job *j)
+int writers_give_job(struct writers *w, const struct job *j)
 {
 	struct act *a = calloc(1, sizeof(*a));
 	struct job *copy = malloc(sizeof(*copy));
@@ -195,6 +195,7 @@ void writers_give_job(struct writers *w, const struct job *j)
 	}
 	if (r < 0)
 		fuse_reply_err(req, -r);
+	return r;
 }
 
 /* Under the lock. */

@@ -30,8 +30,8 @@ enum ms_node_id ms_node_child(enum ms_node_id parent, const char *name)
 	enum ms_node_id any = MS_N_NONE;
 
 	for (int i = MS_N_ROOT + 1; i < MS_N__COUNT; i++) {
-		if (nodes[i].parent != parent)
-			continue;
+		if (nodes[i].parent != parent || nodes[i].name[0] == '<')
+			continue; /* what stands between these is no name */
 		if (strcmp(nodes[i].name, "*") == 0)
 			any = (enum ms_node_id)i;
 		else if (strcmp(nodes[i].name, name) == 0)
@@ -56,7 +56,7 @@ static const char *const stands_for[MS_N__COUNT] = {
 	[MS_N_SESSION] = "<session>",	[MS_N_BY_SESS_OF] = "<session>",
 	[MS_N_SHOT] = "<snapshot>",	[MS_N_BY_PHASE_OF] = "<phase>",
 	[MS_N_BY_LABEL_OF] = "<label>", [MS_N_BY_USER_OF] = "<user>",
-	[MS_N_RUNTIME] = "<name>.json",
+	[MS_N_RUNTIME] = "<name>.json", [MS_N_IMAGE] = "<image>",
 };
 
 void ms_node_path(enum ms_node_id id, struct sbx_buf *out)

@@ -33,6 +33,7 @@ struct orch_archive {
 	locale_t locale;       /* owns: names in archives are UTF-8, whatever this process speaks */
 	int64_t entries, work;
 	bool begun, over;
+	struct archive_entry *entry; /* libarchive's, until the next step */
 	char complaint[160];
 	char path[SBX_PATH_MAX + 1];
 	char block[BLOCK];
@@ -304,8 +305,14 @@ static void describe(struct orch_archive *a, struct archive_entry *en,
 		    : ret->type == ORCH_ARCHIVE_SYMLINK ? archive_entry_symlink(en)
 							: NULL;
 	ret->mode = archive_entry_perm(en) & 0777;
+	ret->sticky = archive_entry_perm(en) & S_ISVTX;
 	ret->mtime.tv_sec = archive_entry_mtime(en);
 	ret->mtime.tv_nsec = archive_entry_mtime_nsec(en);
+	/* It reads "-6.75" as 6 seconds before 1970 and three quarters after that. */
+	if (ret->mtime.tv_sec < 0 && ret->mtime.tv_nsec > 0) {
+		ret->mtime.tv_sec--;
+		ret->mtime.tv_nsec = 1000000000 - ret->mtime.tv_nsec;
+	}
 	if (!ret->name) {
 		ret->name = "";
 		ret->problem = "cannot be read";
@@ -366,6 +373,8 @@ static int step(struct orch_archive *a, struct orch_archive_entry *ret, struct s
 	if (r == ARCHIVE_FAILED)
 		return complain(a, r, e);
 	describe(a, en, ret);
+	a->entry = en;
+	(void)archive_entry_xattr_reset(en);
 	return ORCH_ARCHIVE_OK;
 }
 
@@ -377,6 +386,12 @@ int orch_archive_next(struct orch_archive *a, struct orch_archive_entry *ret, st
 	if (old)
 		(void)uselocale(old);
 	return r;
+}
+
+bool orch_archive_xattr(struct orch_archive *a, const char **ret_name, const void **ret_value,
+			size_t *ret_len)
+{
+	return archive_entry_xattr_next(a->entry, ret_name, ret_value, ret_len) == ARCHIVE_OK;
 }
 
 int orch_archive_data(struct orch_archive *a, int to, int64_t max, int64_t *ret_bytes,

@@ -1,192 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Imported images as directories: how one comes in whole, is named, listed, and goes. */
+/* How an image comes in from a file: whole, or not at all. */
 #include "orchestrator/images_i.h"
 
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/auto.h"
+#include "base/clock.h"
+#include "base/crash.h"
 #include "base/fs.h"
-#include "base/id.h"
-#include "orchestrator/image.h"
 #include "orchestrator/unpack.h"
 
 enum {
 	ENTRIES_MAX = 1000000,
 	RATIO_MAX = 200, /* of what is unpacked to the file; real images have 2 to 20 */
-	NAME_LEN_MAX = 128,
 };
 #define BYTES_MAX   (64LL << 30)
 #define BYTES_FLOOR (1LL << 30) /* a ratio says nothing about small files */
 
-static const char work_prefix[] = ".import-";
-
-/* ---- the directory of images ----------------------------------------------------------------- */
-
-/* Under its lock. */
-struct images {
-	int dir, lock;
-};
-
-static void images_close(struct images *im)
-{
-	sbx_closep(&im->dir);
-	sbx_closep(&im->lock);
-}
-#define AUTO_IMAGES __attribute__((cleanup(images_close))) struct images
-
-static int broken(int err, struct sbx_error *e)
-{
-	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, err, "cannot use the image directory");
-}
-
-/* "sha256:..." as the name of a directory. */
-static void dir_name(const char *digest, char ret[ORCH_IMAGE_DIGEST])
-{
-	memcpy(ret, digest, ORCH_IMAGE_DIGEST);
-	ret[6] = '-';
-}
-
-/* Where a name leads. False: it is no name of an imported image. */
-static bool read_name(int dir, const char *name, char ret[ORCH_IMAGE_DIGEST])
-{
-	char target[ORCH_IMAGE_DIGEST];
-	ssize_t n = readlinkat(dir, name, target, sizeof(target));
-
-	if (n != ORCH_IMAGE_DIGEST - 1)
-		return false;
-	target[n] = '\0';
-	return orch_image_digest(target, ret);
-}
-
-/* ---- names ----------------------------------------------------------------------------------- */
-
-static int check_name(int dir, const char *name, struct sbx_error *e)
-{
-	char digest[ORCH_IMAGE_DIGEST];
-	struct stat st;
-	size_t n = 0;
-
-	while (isalnum((unsigned char)name[n]) || (n > 0 && name[n] && strchr("._:@+-", name[n])))
-		n++;
-	if (n == 0 || name[n] || n > NAME_LEN_MAX || strcmp(name, "host") == 0 ||
-	    strcmp(name, "host-local") == 0 || strncmp(name, "sha256", 6) == 0)
-		return sbx_fail(e, SBX_E_INVALID_ARGUMENT,
-				"name of an image: found '%.200s', allowed letters, digits and "
-				"._:@+- up to %d, but for host, host-local and sha256...",
-				name, NAME_LEN_MAX);
-	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !read_name(dir, name, digest))
-		return sbx_fail(e, SBX_E_INVALID_ARGUMENT,
-				"'%s' is a directory that was not imported; remove it first", name);
-	return 0;
-}
-
-/* From one moment to the next, also for a name that was another image's. */
-static int set_name(int dir, const char *name, const char *digest, struct sbx_error *e)
-{
-	char target[ORCH_IMAGE_DIGEST], spare[32];
-
-	dir_name(digest, target);
-	(void)snprintf(spare, sizeof(spare), "%sname", work_prefix);
-	(void)unlinkat(dir, spare, 0);
-	if (symlinkat(target, dir, spare) < 0 || renameat(dir, spare, dir, name) < 0 ||
-	    fsync(dir) < 0)
-		return broken(errno, e);
-	return 0;
-}
-
-/* ---- what nobody names ----------------------------------------------------------------------- */
-
-static bool is_named(int dir, const char *digest)
-{
-	int own = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = own >= 0 ? fdopendir(own) : NULL;
-	const struct dirent *de;
-	bool found = !d; /* fail closed: it stays */
-	char other[ORCH_IMAGE_DIGEST];
-
-	if (!d)
-		sbx_closep(&own);
-	while (!found && (de = readdir(d)))
-		found = read_name(dir, de->d_name, other) && strcmp(other, digest) == 0;
-	if (d)
-		(void)closedir(d);
-	return found;
-}
-
-/* The image goes unless it has a name or a run. False: a run has it. */
-static bool drop_unnamed(int dir, const char *digest)
-{
-	char name[ORCH_IMAGE_DIGEST], spare[32];
-	sbx_autoclose int fd = -1;
-
-	if (is_named(dir, digest))
-		return true;
-	dir_name(digest, name);
-	fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return true;
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-		return false;
-	/* Out of the way at once: a run never sees half of an image. */
-	(void)snprintf(spare, sizeof(spare), "%sgone", work_prefix);
-	if (renameat(dir, name, dir, spare) == 0)
-		(void)sbx_remove_tree(dir, spare);
-	return true;
-}
-
-/* What an import has left that was killed, and images that had a run when they lost their name. */
-static void sweep(int dir)
-{
-	int own = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = own >= 0 ? fdopendir(own) : NULL;
-	const struct dirent *de;
-	char digest[ORCH_IMAGE_DIGEST];
-
-	if (!d) {
-		sbx_closep(&own);
-		return;
-	}
-	while ((de = readdir(d))) {
-		if (strncmp(de->d_name, work_prefix, sizeof(work_prefix) - 1) == 0)
-			(void)sbx_remove_tree(dir, de->d_name);
-		else if (orch_image_digest(de->d_name, digest))
-			(void)drop_unnamed(dir, digest);
-	}
-	(void)closedir(d);
-}
-
-static int images_open(const struct orch_settings *st, const char *state_dir, struct images *ret,
-		       struct sbx_error *e)
-{
-	sbx_autofree char *path = orch_image_dir(st, state_dir);
-	int r;
-
-	if (!path)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
-	r = sbx_mkdirs(path, 0700);
-	ret->dir = r < 0 ? r : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (ret->dir < 0)
-		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, r < 0 ? -r : errno,
-				      "cannot open the image directory '%s'", path);
-	ret->lock = openat(ret->dir, ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (ret->lock < 0)
-		return broken(errno, e);
-	while (flock(ret->lock, LOCK_EX) < 0)
-		if (errno != EINTR)
-			return broken(errno, e);
-	sweep(ret->dir);
-	return 0;
-}
-
-/* ---- importing ------------------------------------------------------------------------------- */
+/* ---- importing --------------------------------------------------------------------------------
+ */
 
 struct import {
 	const struct images *im;
@@ -194,7 +31,8 @@ struct import {
 	int work; /* a directory of our own */
 	char work_name[32];
 	int root; /* in it, what becomes the image */
-	struct image_budget budget;
+	struct image_budget budget, left;
+	int64_t file_bytes, layers;
 };
 
 static void import_end(struct import *i)
@@ -212,7 +50,7 @@ static int make_dir(int at, const char *name, struct sbx_error *e)
 
 	if (mkdirat(at, name, 0755) < 0 || fchmodat(at, name, 0755, 0) < 0 ||
 	    (fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
-		return broken(errno, e);
+		return image_dir_broken(errno, e);
 	return fd;
 }
 
@@ -268,7 +106,7 @@ static int unpack_bundle(struct import *i, int dir, struct sbx_error *e)
 				 .symlinks = true,
 				 .skipped = note_broken,
 				 .ctx = &broken_off,
-				 .max_bytes = i->budget.bytes };
+				 .max_bytes = i->left.bytes };
 	sbx_autoclose int spare = make_dir(i->work, "spare", e);
 	int rc;
 
@@ -296,7 +134,7 @@ static int apply_layer(struct import *i, int dir, const struct image_bundle_laye
 			return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "a layer should be %s and is %s",
 					l->digest, found);
 	}
-	return rc < 0 ? rc : image_layer_apply(fd, i->root, l->diff_id, first, &i->budget, e);
+	return rc < 0 ? rc : image_layer_apply(fd, i->root, l->diff_id, first, &i->left, e);
 }
 
 static int import_bundle(struct import *i, char digest[ORCH_IMAGE_DIGEST], struct sbx_error *e)
@@ -312,6 +150,7 @@ static int import_bundle(struct import *i, char digest[ORCH_IMAGE_DIGEST], struc
 		if (rc < 0)
 			return sbx_error_wrap(e, rc, "layer %zu of %zu", n + 1, b.n_layers);
 	}
+	i->layers = (int64_t)b.n_layers;
 	memcpy(digest, b.digest, ORCH_IMAGE_DIGEST);
 	return rc;
 }
@@ -328,9 +167,32 @@ static int spool(struct import *i, int from, struct sbx_error *e)
 		r = sbx_write_all(to, buf, (size_t)n);
 	if (r < 0 || n < 0) {
 		sbx_closep(&to);
-		return broken(r < 0 ? -r : (int)-n, e);
+		return image_dir_broken(r < 0 ? -r : (int)-n, e);
 	}
 	return to;
+}
+
+/* What is told of it, which stands beside it: its own directory is what runs see. */
+static int write_info(const struct import *i, const char *digest, struct sbx_error *e)
+{
+	char name[ORCH_IMAGE_DIGEST], when[SBX_TIME_TEXT];
+	sbx_autobuf b = SBX_BUF_INIT(4096);
+	int r;
+
+	sbx_buf_printf(&b,
+		       "{\"digest\":\"%s\",\"source\":\"%s\",\"layers\":%lld,\"size_bytes\":%lld,"
+		       "\"entries\":%lld,\"file_bytes\":%lld,\"imported_at\":\"%s\"}\n",
+		       digest, i->layers ? "layers" : "root", (long long)i->layers,
+		       (long long)(i->budget.bytes - i->left.bytes),
+		       (long long)(i->budget.entries - i->left.entries), (long long)i->file_bytes,
+		       sbx_time_format(sbx_now_us(), when));
+	image_info_name(digest, name);
+	if (faccessat(i->im->dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+		return 0; /* that of the same bytes, which came before */
+	r = sbx_buf_failed(&b) ? -ENOMEM : sbx_replace_file(i->work, "info", b.data, b.len, 0644);
+	if (r == 0 && renameat(i->work, "info", i->im->dir, name) < 0)
+		r = -errno;
+	return r < 0 ? image_dir_broken(-r, e) : 0;
 }
 
 /* Complete and on the disk, it gets its name. */
@@ -338,14 +200,14 @@ static int publish(struct import *i, const char *digest, struct sbx_error *e)
 {
 	char name[ORCH_IMAGE_DIGEST];
 
-	dir_name(digest, name);
+	image_dir_name(digest, name);
 	if (syncfs(i->root) < 0)
-		return broken(errno, e);
+		return image_dir_broken(errno, e);
 	/* One of this digest has the same in it, and runs may use it. */
 	if (renameat(i->work, "root", i->im->dir, name) < 0 && errno != EEXIST &&
 	    errno != ENOTEMPTY)
-		return broken(errno, e);
-	return fsync(i->im->dir) < 0 ? broken(errno, e) : 0;
+		return image_dir_broken(errno, e);
+	return fsync(i->im->dir) < 0 ? image_dir_broken(errno, e) : 0;
 }
 
 static int import(struct import *i, int file, char digest[ORCH_IMAGE_DIGEST], struct sbx_error *e)
@@ -355,30 +217,36 @@ static int import(struct import *i, int file, char digest[ORCH_IMAGE_DIGEST], st
 	bool bundle = false;
 	int rc;
 
-	(void)snprintf(i->work_name, sizeof(i->work_name), "%swork", work_prefix);
+	(void)snprintf(i->work_name, sizeof(i->work_name), IMAGE_WORK "work");
 	i->work = make_dir(i->im->dir, i->work_name, e);
 	i->root = i->work < 0 ? i->work : make_dir(i->work, "root", e);
 	if (i->root < 0)
 		return i->root;
 	if (fstat(file, &st) < 0)
-		return broken(errno, e);
+		return image_dir_broken(errno, e);
 	if (!S_ISREG(st.st_mode)) {
 		spooled = spool(i, file, e);
 		if (spooled < 0)
 			return spooled;
 		if (fstat(spooled, &st) < 0)
-			return broken(errno, e);
+			return image_dir_broken(errno, e);
 	}
 	i->fd = spooled >= 0 ? spooled : file;
 	i->budget = (struct image_budget){ ENTRIES_MAX, BYTES_MAX };
 	if (st.st_size < (BYTES_MAX - BYTES_FLOOR) / RATIO_MAX)
 		i->budget.bytes = BYTES_FLOOR + RATIO_MAX * st.st_size;
-	rc = looks_like_bundle(i->fd, &i->budget, &bundle, e);
+	i->left = i->budget;
+	i->file_bytes = st.st_size;
+	rc = looks_like_bundle(i->fd, &i->left, &bundle, e);
 	if (rc == 0 && bundle)
 		return import_bundle(i, digest, e);
 	if (rc == 0)
 		rc = image_digest_of(i->fd, digest, e);
-	return rc < 0 ? rc : image_layer_apply(i->fd, i->root, NULL, true, &i->budget, e);
+	if (rc == 0)
+		rc = image_layer_apply(i->fd, i->root, NULL, true, &i->left, e);
+	if (rc == 0 && i->left.entries == i->budget.entries)
+		return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "the file has nothing in it");
+	return rc;
 }
 
 int orch_image_import(const struct orch_settings *st, const char *state_dir, int fd,
@@ -387,65 +255,25 @@ int orch_image_import(const struct orch_settings *st, const char *state_dir, int
 	AUTO_IMAGES im = { -1, -1 };
 	AUTO_IMPORT i = { .im = &im, .work = -1, .root = -1 };
 	char old[ORCH_IMAGE_DIGEST] = "";
-	int rc = images_open(st, state_dir, &im, e);
+	int rc = images_open(st, state_dir, true, &im, e);
 
 	if (rc == 0)
-		rc = check_name(im.dir, name, e);
+		rc = image_name_free(im.dir, name, e);
 	if (rc == 0)
 		rc = import(&i, fd, digest, e);
+	crash_point("image_unpacked");
+	if (rc == 0)
+		rc = write_info(&i, digest, e);
+	crash_point("image_described");
 	if (rc == 0)
 		rc = publish(&i, digest, e);
+	crash_point("image_published");
 	if (rc < 0)
 		return rc;
-	(void)read_name(im.dir, name, old);
-	rc = set_name(im.dir, name, digest, e);
+	(void)image_name_read(im.dir, name, old);
+	rc = image_name_set(im.dir, name, digest, e);
+	crash_point("image_named");
 	if (rc == 0 && old[0])
-		(void)drop_unnamed(im.dir, old);
+		(void)image_drop_unnamed(im.dir, old);
 	return rc;
-}
-
-/* ---- listing and removing -------------------------------------------------------------------- */
-
-int orch_image_list(const struct orch_settings *st, const char *state_dir, struct sbx_buf *out,
-		    struct sbx_error *e)
-{
-	sbx_autofree char *path = orch_image_dir(st, state_dir);
-	sbx_autoclose int dir = path ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-	char **names = NULL;
-	int n = path ? orch_image_names(path, &names) : -1;
-
-	if (!path || n < 0)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
-	for (int i = 0; i < n; i++) {
-		char digest[ORCH_IMAGE_DIGEST] = "-";
-
-		if (!read_name(dir, names[i], digest))
-			memcpy(digest, "-", 2);
-		sbx_buf_printf(out, "%s\t%s\n", names[i], digest);
-	}
-	orch_image_names_free(names, n);
-	return 0;
-}
-
-int orch_image_remove(const struct orch_settings *st, const char *state_dir, const char *name,
-		      struct sbx_error *e)
-{
-	AUTO_IMAGES im = { -1, -1 };
-	char digest[ORCH_IMAGE_DIGEST];
-	int rc = images_open(st, state_dir, &im, e);
-
-	if (rc < 0)
-		return rc;
-	if (sbx_path_problem(name, strlen(name)) || strchr(name, '/') ||
-	    !read_name(im.dir, name, digest))
-		return sbx_fail(e, SBX_E_IMAGE_NOT_FOUND, "no imported image '%.200s'", name);
-	if (unlinkat(im.dir, name, 0) < 0)
-		return broken(errno, e);
-	if (drop_unnamed(im.dir, digest))
-		return fsync(im.dir) < 0 ? broken(errno, e) : 0;
-	rc = set_name(im.dir, name, digest, e);
-	return rc < 0 ? rc
-		      : sbx_fail(e, SBX_E_INVALID_ARGUMENT,
-				 "image '%.200s' is used by a run; try again when it has ended",
-				 name);
 }

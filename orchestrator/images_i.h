@@ -3,6 +3,7 @@
 #ifndef SBX_ORCHESTRATOR_IMAGES_I_H
 #define SBX_ORCHESTRATOR_IMAGES_I_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -14,7 +15,35 @@ struct image_budget {
 	int64_t entries, bytes;
 };
 
-/* ---- image_layer.c --------------------------------------------------------------------------- */
+/* ---- image_store.c --------------------------------------------------------------------------- */
+
+/* Files beside images: what is not complete yet, or going; and what is known of one. */
+#define IMAGE_WORK ".import-"
+#define IMAGE_INFO ".info-"
+
+/* The directory, under its lock. */
+struct images {
+	int dir, lock;
+};
+/* Removes what crashes have left. IMAGE_IN_USE: without wait, when somebody else has the lock. */
+int images_open(const struct orch_settings *st, const char *state_dir, bool wait,
+		struct images *ret, struct sbx_error *e);
+void images_close(struct images *im);
+#define AUTO_IMAGES __attribute__((cleanup(images_close))) struct images
+
+int image_dir_broken(int err, struct sbx_error *e);
+/* "sha256:..." as the name of a directory, and of the file about it. */
+void image_dir_name(const char *digest, char ret[ORCH_IMAGE_DIGEST]);
+void image_info_name(const char *digest, char ret[ORCH_IMAGE_DIGEST]);
+/* Where a name leads. False: it is no name of an imported image. */
+bool image_name_read(int dir, const char *name, char ret[ORCH_IMAGE_DIGEST]);
+/* May it be given to an image? INVALID_ARGUMENT. */
+int image_name_free(int dir, const char *name, struct sbx_error *e);
+int image_name_set(int dir, const char *name, const char *digest, struct sbx_error *e);
+/* The image goes unless it has a name or a run. False: a run has it. */
+bool image_drop_unnamed(int dir, const char *digest);
+
+/* ---- image_layer.c ---- */
 
 /* Applies one layer to the root: whiteouts first, then what it brings. Nothing leaves the root,
  * whatever links are in it. Everything is the caller's and readable by everybody; devices are left

@@ -13,12 +13,14 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/fs.h"
 #include "orchestrator/unpack.h"
 
 enum {
 	PARTS_MAX = 10000,
+	ONE_BY_ONE_MAX = 16,
 	SKIPPED_MAX = 100,	 /* that are named; all are counted */
 	SKIPPED_BYTES = 1 << 20, /* of their names and reasons together */
 	SKIPPED_NAME = 1024,	 /* of a name that are shown */
@@ -507,11 +509,33 @@ static int place_archive(struct intake *in, const struct part *p, const char *st
 		return broken(errno, e);
 	dir = sbx_open_beneath(in->opts.stage, "tree", O_RDONLY | O_DIRECTORY, 0);
 	rc = dir < 0 ? broken(-dir, e) : unpack(in, p, staged, dir, e);
+	if (rc == 0 && syncfs(dir) < 0)
+		rc = broken(errno, e);
 	if (rc == 0)
 		rc = place_tree(in, dir, e);
 	(void)sbx_remove_tree(in->opts.stage, "tree");
 	(void)unlinkat(in->opts.stage, staged, 0);
 	return rc;
+}
+
+/* Content goes to the disk before it gets its name, so that a crash leaves old or new content and
+ * never an empty file. A few files one by one, many with everything that the disk has. */
+static int settle_parts(const struct intake *in, struct sbx_error *e)
+{
+	if (in->n_parts > ONE_BY_ONE_MAX)
+		return syncfs(in->opts.stage) < 0 ? broken(errno, e) : 0;
+	for (size_t i = 0; i < in->n_parts; i++) {
+		sbx_autoclose int fd = -1;
+		char staged[32];
+
+		if (in->parts[i].kind)
+			continue;
+		stage_name(staged, i);
+		fd = openat(in->opts.stage, staged, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+		if (fd < 0 || fsync(fd) < 0)
+			return broken(errno, e);
+	}
+	return 0;
 }
 
 int intake_commit(struct intake *in, struct sbx_error *e)
@@ -526,6 +550,8 @@ int intake_commit(struct intake *in, struct sbx_error *e)
 	rc = end_part(in, e);
 	if (rc == 0 && in->opts.measure)
 		rc = in->opts.measure(in->opts.ctx, &in->opts.used, e);
+	if (rc == 0)
+		rc = settle_parts(in, e);
 	for (; rc == 0 && in->next < in->n_parts; in->next++) {
 		const struct part *p = &in->parts[in->next];
 		char staged[32];
@@ -533,5 +559,8 @@ int intake_commit(struct intake *in, struct sbx_error *e)
 		stage_name(staged, in->next);
 		rc = p->kind ? place_archive(in, p, staged, e) : place_file(in, p, staged, e);
 	}
+	/* The names, too, also of those that came before one that is refused. */
+	if (in->files > 0 && syncfs(in->opts.target) < 0 && rc == 0)
+		rc = broken(errno, e);
 	return rc;
 }

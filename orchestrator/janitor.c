@@ -66,6 +66,41 @@ static int expire_artifacts(struct orch *o, bool *more, struct sbx_error *e)
 	return rc;
 }
 
+/* The rows first: readers then see all of it or nothing, and a directory without a row is swept up
+ * at the next start. */
+static int retire_run(struct orch *o, const char *id, struct sbx_error *e)
+{
+	store_autotx struct store_tx *tx = NULL;
+	bool done = false;
+	int rc = store_begin(o->store, &tx, e);
+
+	if (rc == 0)
+		rc = store_tx_run_remove(tx, id, &done, e);
+	if (rc == 0)
+		rc = store_commit(sbx_steal(&tx), true, e);
+	crash_point("door_run_retired");
+	return rc < 0 || !done ? rc : store_run_dir_remove(o->store, id, e);
+}
+
+static int retire_runs(struct orch *o, bool *more, struct sbx_error *e)
+{
+	int64_t hours = orch_settings(o)->run_retention_hours;
+	char *ids[JANITOR_BATCH] = { NULL };
+	int n = 0, rc = 0;
+
+	if (hours > 0)
+		n = store_runs_old(o->store, sbx_now_us() - hours * 3600 * SBX_SECOND_US, ids,
+				   SBX_COUNT(ids), e);
+	*more |= n == JANITOR_BATCH;
+	rc = n < 0 ? n : 0;
+	for (int i = 0; i < n; i++) {
+		if (rc == 0)
+			rc = retire_run(o, ids[i], e);
+		free(ids[i]);
+	}
+	return rc;
+}
+
 /* looked: artifacts were looked for in this round. */
 static int prune(struct orch *o, bool looked, bool *more, struct sbx_error *e)
 {
@@ -166,6 +201,23 @@ void janitor_runners(struct orch *o)
 	(void)store_runners(o->store, drop_runner, o, NULL);
 }
 
+/* In its own time. *interval: until the next round; it may be due before. */
+static int reconcile(struct orch *o, int64_t *interval, struct sbx_error *e)
+{
+	int64_t every = orch_settings(o)->artifact_reconcile_interval_sec * SBX_SECOND_US;
+	int64_t due = o->reconciled_us ? o->reconciled_us + every - sbx_boot_us() : 0;
+	int rc = 0;
+
+	if (due <= 0) {
+		rc = janitor_reconcile(o, e);
+		o->reconciled_us = sbx_boot_us();
+		due = every;
+	}
+	if (*interval > due)
+		*interval = due;
+	return rc;
+}
+
 /* One round. Returns microseconds until the next. *first: none was done yet, by this door. */
 static int64_t housekeep(struct orch *o, bool *first)
 {
@@ -183,7 +235,11 @@ static int64_t housekeep(struct orch *o, bool *first)
 	if (look)
 		rc = expire_artifacts(o, &more, &e);
 	if (rc == 0)
+		rc = retire_runs(o, &more, &e);
+	if (rc == 0)
 		rc = prune(o, look, &more, &e);
+	if (rc == 0)
+		rc = reconcile(o, &interval, &e);
 	janitor_runners(o);
 	if (*first)
 		(void)store_run_dirs(o->store, drop_orphan, o, NULL);

@@ -99,6 +99,7 @@ static void histogram(struct sbx_buf *out, const char *name, const char *labels,
 struct reading {
 	int64_t started[ORCH_RUNTIMES_MAX];
 	int64_t expired[ORCH_RUNTIMES_MAX];
+	int64_t removed;
 	int64_t queued, active;
 	struct sbx_buf completed, durations; /* samples */
 };
@@ -112,6 +113,19 @@ static bool add_started(void *ctx, const char *runtime, enum store_phase phase, 
 		r->queued += n;
 	else if (!store_phase_terminal(phase))
 		r->active += n;
+	return true;
+}
+
+/* Rows that have gone were started as well. */
+static bool add_removed(void *ctx, const char *name, int64_t n)
+{
+	struct reading *r = ctx;
+	size_t prefix = sizeof(STORE_COUNT_REMOVED) - 1;
+
+	if (strncmp(name, STORE_COUNT_REMOVED, prefix) == 0) {
+		r->started[runtime_index(name + prefix)] += n;
+		r->removed += n;
+	}
 	return true;
 }
 
@@ -151,6 +165,8 @@ static void add_runs(const struct reading *r, struct sbx_buf *out)
 	       "From the start of a run to its end; those that never started are not in it.");
 	sbx_buf_add(out, r->durations.data, r->durations.len);
 	single(out, "sandbox_queue_length", "gauge", "Runs that wait.", r->queued);
+	single(out, "sandbox_runs_removed_total", "counter",
+	       "Runs that were removed when run_retention_hours were over.", r->removed);
 	single(out, "sandbox_runs_active", "gauge", "Runs that start or run.", r->active);
 	family(out, "sandbox_queue_ttl_expired_total", "counter", "Runs that waited too long.");
 	for (size_t i = 0; i < ORCH_RUNTIMES_MAX; i++)
@@ -167,6 +183,8 @@ static int read_runs(struct orch *o, struct sbx_buf *out, struct sbx_error *e)
 			     .durations = SBX_BUF_INIT(out->limit) };
 	int rc = store_runtime_counts(o->store, add_started, &r, e);
 
+	if (rc == 0)
+		rc = store_counters(o->store, add_removed, &r, e);
 	if (rc == 0)
 		rc = store_ends(o->store, add_end, &r, e);
 	if (rc == 0) {
@@ -240,6 +258,21 @@ static const struct {
 	  "mode=\"background\"", "Runs whose artifacts were removed." },
 	{ ORCH_COUNT_REMOVED_FILES, "sandbox_artifact_janitor_removed_files_total",
 	  "mode=\"background\"", "Artifacts that were removed." },
+	{ ORCH_COUNT_RECONCILES, "sandbox_artifact_reconcile_runs_total", "component=\"sandbox\"",
+	  "Comparisons of artifacts with the disk." },
+	{ ORCH_COUNT_RECONCILED_USERS, "sandbox_artifact_reconcile_corrected_users_total",
+	  "component=\"sandbox\"", "Users whose total was wrong." },
+	{ ORCH_COUNT_RECONCILED_FILES, "sandbox_artifact_reconcile_corrected_files_total",
+	  "component=\"sandbox\"", "Files without a row, rows without a file, wrong sizes." },
+	{ ORCH_COUNT_RECONCILED_BYTES, "sandbox_artifact_reconcile_corrected_bytes_total",
+	  "component=\"sandbox\"",
+	  "Bytes by which totals were wrong, and of files without a row." },
+	{ ORCH_COUNT_RECONCILE_MS, "sandbox_artifact_reconcile_duration_ms_total",
+	  "component=\"sandbox\"", "Time that the comparisons took." },
+	{ ORCH_COUNT_UPLOAD_BYTES, "sandbox_upload_bytes_total", "kind=\"session_upload\"",
+	  "Bytes that uploads have put into workspaces." },
+	{ ORCH_COUNT_UPLOAD_FILES, "sandbox_upload_files_total", "kind=\"session_upload\"",
+	  "Files that uploads have put into workspaces." },
 	{ ORCH_COUNT_REMOVED_BYTES, "sandbox_artifact_janitor_removed_bytes_total",
 	  "mode=\"background\"", "Bytes of artifacts that were removed." },
 };

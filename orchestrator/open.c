@@ -194,6 +194,7 @@ int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_err
 	o->loop = (struct dispatch_loop){ -1, -1, -1 };
 	o->opened_us = sbx_now_us();
 	o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	o->helpers_over = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = copy_options(o, opts, e);
 	if (rc == 0) {
 		o->runner = find_runner(opts->runner, e);
@@ -245,6 +246,7 @@ struct orch *orch_close(struct orch *o)
 	free(o->runner);
 	free(o->mountpoint);
 	sbx_closep(&o->wake_fd);
+	sbx_closep(&o->helpers_over);
 	pthread_mutex_destroy(&o->reload_lock);
 	pthread_mutex_destroy(&o->janitor_lock);
 	pthread_cond_destroy(&o->janitor_wake);

@@ -69,7 +69,9 @@ struct orch {
 	atomic_bool sessions_ending; /* so every end of a run is news for it */
 	atomic_bool garbage;	     /* snapshots were dropped: their objects may be nobody's now */
 	atomic_bool stop;
-	int64_t told_seq; /* janitor: last change that it has seen */
+	int helpers_over;      /* eventfd: processes that a door waits for are to end */
+	int64_t reconciled_us; /* janitor: boot clock; 0: not yet */
+	int64_t told_seq;      /* janitor: last change that it has seen */
 
 	struct orch_counts counts;
 };
@@ -163,6 +165,8 @@ void *janitor_thread(void *orch);
 void janitor_wake(struct orch *o);
 /* The artifacts of a run: files and rows. */
 int janitor_drop_artifacts(struct orch *o, const char *id, struct sbx_error *e);
+/* reconcile.c: compares rows, files and totals of artifacts, and sets them right. */
+int janitor_reconcile(struct orch *o, struct sbx_error *e);
 /* Removes the files of runners that are gone and hold no run. */
 void janitor_runners(struct orch *o);
 
@@ -172,12 +176,19 @@ void orch_count_full(struct orch *o, enum store_scope scope, const char *runtime
 /* A run of this runtime was claimed by this process after so long in the queue. */
 void orch_count_wait(struct orch *o, const char *runtime, int64_t waited_us);
 /* Counters that the store keeps. */
-#define ORCH_COUNT_LOG_TRUNCATED "log_truncations"
-#define ORCH_COUNT_CYCLES	 "maintenance_cycles"
-#define ORCH_COUNT_JANITOR	 "artifact_janitor_runs"
-#define ORCH_COUNT_REMOVED_RUNS	 "artifact_janitor_removed_runs"
-#define ORCH_COUNT_REMOVED_FILES "artifact_janitor_removed_files"
-#define ORCH_COUNT_REMOVED_BYTES "artifact_janitor_removed_bytes"
+#define ORCH_COUNT_LOG_TRUNCATED    "log_truncations"
+#define ORCH_COUNT_CYCLES	    "maintenance_cycles"
+#define ORCH_COUNT_JANITOR	    "artifact_janitor_runs"
+#define ORCH_COUNT_REMOVED_RUNS	    "artifact_janitor_removed_runs"
+#define ORCH_COUNT_REMOVED_FILES    "artifact_janitor_removed_files"
+#define ORCH_COUNT_REMOVED_BYTES    "artifact_janitor_removed_bytes"
+#define ORCH_COUNT_RECONCILES	    "artifact_reconcile_runs"
+#define ORCH_COUNT_RECONCILED_USERS "artifact_reconcile_corrected_users"
+#define ORCH_COUNT_RECONCILED_FILES "artifact_reconcile_corrected_files"
+#define ORCH_COUNT_RECONCILED_BYTES "artifact_reconcile_corrected_bytes"
+#define ORCH_COUNT_RECONCILE_MS	    "artifact_reconcile_ms"
+#define ORCH_COUNT_UPLOAD_BYTES	    "upload_bytes"
+#define ORCH_COUNT_UPLOAD_FILES	    "upload_files"
 
 /* ---- view.c ---------------------------------------------------------------------------------- */
 

@@ -59,6 +59,9 @@ int orch_start(struct orch *o, struct sbx_error *e);
 /* Stops the threads. Runs that execute go on; idle runners end. NULL is fine; returns NULL. */
 struct orch *orch_close(struct orch *o);
 SBX_DEFINE_AUTO(struct orch, orch_close)
+/* A door is about to stop: processes that unpack for it are ended, and whoever waits for one goes
+ * on. */
+void orch_stop_helpers(struct orch *o);
 /* Reads the configuration again; on failure the old one stays. */
 int orch_reload(struct orch *o, struct sbx_error *e);
 /* Borrowed; stays valid until orch_close, also across a reload. */

@@ -237,6 +237,15 @@ static int replay(struct orch *o, const struct session_key *key, struct orch_ses
 	if (strcmp(prior->fingerprint, key->print) != 0)
 		return submit_conflict("session", key->text, prior, e);
 	rc = store_session_get(o->store, prior->object_id, &s, e);
+	/* A repetition makes nothing, and never brings back what was destroyed. */
+	if (rc == -SBX_E_SESSION_NOT_FOUND) {
+		sbx_error_clear(e);
+		return sbx_fail(
+			e, SBX_E_SESSION_NOT_FOUND,
+			"the session that this idempotency key has made, %s, is gone; another "
+			"key makes another one",
+			prior->object_id);
+	}
 	if (rc < 0)
 		return rc;
 	(void)snprintf(ret->id, sizeof(ret->id), "%s", s.id);

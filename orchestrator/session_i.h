@@ -41,6 +41,11 @@ int64_t session_expiry(struct orch *o); /* of a session that is made or used now
 
 /* ---- snapshot.c ------------------------------------------------------------------------------ */
 
+/* Could a snapshot have this name? NULL is fine. INVALID_ARGUMENT. */
+int snapshot_name_check(const char *name, struct sbx_error *e);
+/* The tree as a snapshot of the session, whose lock the caller has. previous: as snap_take. */
+int snapshot_keep(struct orch *o, const char *session_id, const char *name, int tree,
+		  const char *previous, struct store_snapshot *ret, struct sbx_error *e);
 /* Removes the content that no snapshot holds any more. 1: not now, somebody takes a snapshot. */
 int snapshot_collect(struct orch *o, struct sbx_error *e);
 /* The files of the session's workspace are others now. */

@@ -88,6 +88,18 @@ int orch_session_clone(struct orch *o, const struct orch_principal *p, const cha
 int orch_view_snapshots(struct orch *o, const struct orch_principal *p, const char *session_id,
 			struct sbx_buf *out, struct sbx_error *e);
 void orch_view_snapshot(const struct store_snapshot *s, struct sbx_buf *out);
+/* The snapshot as a tar, to be read from wherever, and its row. */
+int orch_snapshot_tar(struct orch *o, const struct orch_principal *p, const char *session_id,
+		      const char *snapshot_id, struct store_snapshot *ret,
+		      struct snap_tar **ret_tar, struct sbx_error *e);
+/* Taking one in: an empty file without a name for its bytes (a descriptor), of which there may be
+ * so many; then the snapshot, which waits for the disk, long. name as in orch_snapshot_take.
+ * INVALID_ARGUMENT says what is wrong with the tar; WORKSPACE_CAP; STORAGE_FULL; INTERRUPTED. */
+int64_t orch_snapshot_file_max(struct orch *o);
+int orch_snapshot_stage(struct orch *o, const struct orch_principal *p, const char *session_id,
+			const char *name, struct sbx_error *e);
+int orch_snapshot_import(struct orch *o, const struct orch_principal *p, const char *session_id,
+			 const char *name, int fd, struct store_snapshot *ret, struct sbx_error *e);
 /* One JSON object a line, {"path","change","size_before","size_after"}: from `from` to `to`, each
  * the id or name of a snapshot, or "workspace". */
 int orch_view_diff(struct orch *o, const struct orch_principal *p, const char *session_id,

@@ -155,38 +155,31 @@ static int evict(struct orch *o, const char *session_id, struct sbx_error *e)
 	}
 }
 
-static bool may_be_named(const char *name)
+int snapshot_name_check(const char *name, struct sbx_error *e)
 {
 	/* "workspace" is what a difference calls the workspace itself. */
-	return session_entry_fits(name) && strcmp(name, "workspace") != 0;
+	if (!name || (session_entry_fits(name) && strcmp(name, "workspace") != 0))
+		return 0;
+	return sbx_fail(e, SBX_E_INVALID_ARGUMENT, "'%.120s' cannot be the name of a snapshot",
+			name);
 }
 
-int orch_snapshot_take(struct orch *o, const struct orch_principal *p, const char *session_id,
-		       const char *name, struct store_snapshot *ret, struct sbx_error *e)
+int snapshot_keep(struct orch *o, const char *session_id, const char *name, int tree,
+		  const char *previous, struct store_snapshot *ret, struct sbx_error *e)
 {
 	const struct snap_limits limits = { .bytes = orch_settings(o)->snapshot_max_size_mb << 20 };
-	AUTO_HELD h = { .lock = -1, .dir = -1, .tree = -1 };
 	store_autosnapshot s = { 0 };
-	sbx_autoclose int objects = -1;
-	char id[SBX_ID_LEN + 1], previous[37];
+	/* Until the row is there, the collection of garbage must not take what we write now. */
+	sbx_autoclose int objects = snap_hold(o->store);
+	char id[SBX_ID_LEN + 1];
 	struct snap_sums sums = { 0 };
 	int rc;
 
-	if (name && !may_be_named(name))
-		return sbx_fail(e, SBX_E_INVALID_ARGUMENT,
-				"'%.120s' cannot be the name of a snapshot", name);
-	rc = hold(o, p, session_id, &h, e);
-	if (rc == 0)
-		rc = newest(o, session_id, previous, e);
-	if (rc < 0)
-		return rc;
-	/* Until the row is there, the collection of garbage must not take what we write now. */
-	objects = snap_hold(o->store);
 	if (objects < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -objects,
 				      "cannot lock the objects of snapshots");
 	sbx_id_new(id);
-	rc = snap_take(o->store, h.tree, id, previous[0] ? previous : NULL, &limits, &sums, e);
+	rc = snap_take(o->store, tree, id, previous, &limits, &sums, e);
 	crash_point("door_snapshot_taken");
 	if (rc < 0)
 		return rc;
@@ -213,6 +206,22 @@ int orch_snapshot_take(struct orch *o, const struct orch_principal *p, const cha
 	*ret = s;
 	s = (struct store_snapshot){ 0 };
 	return 0;
+}
+
+int orch_snapshot_take(struct orch *o, const struct orch_principal *p, const char *session_id,
+		       const char *name, struct store_snapshot *ret, struct sbx_error *e)
+{
+	AUTO_HELD h = { .lock = -1, .dir = -1, .tree = -1 };
+	char previous[37] = "";
+	int rc = snapshot_name_check(name, e);
+
+	if (rc == 0)
+		rc = hold(o, p, session_id, &h, e);
+	if (rc == 0)
+		rc = newest(o, session_id, previous, e);
+	return rc < 0 ? rc
+		      : snapshot_keep(o, session_id, name, h.tree, previous[0] ? previous : NULL,
+				      ret, e);
 }
 
 int orch_snapshot_drop(struct orch *o, const struct orch_principal *p, const char *session_id,
@@ -294,12 +303,17 @@ int orch_snapshot_restore(struct orch *o, const struct orch_principal *p, const 
 {
 	AUTO_HELD h = { .lock = -1, .dir = -1, .tree = -1 };
 	store_autosnapshot s = { 0 };
-	sbx_autoclose int tree = -1;
+	sbx_autoclose int tree = -1, objects = -1;
 	char name[48];
 	uint32_t random;
 	uid_t uid;
 	int rc = hold(o, p, session_id, &h, e);
 
+	/* Should it be dropped meanwhile, its content stays until we have it. */
+	objects = rc < 0 ? -1 : snap_hold(o->store);
+	if (rc == 0 && objects < 0)
+		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -objects,
+				      "cannot lock the objects of snapshots");
 	if (rc == 0)
 		rc = store_snapshot_get(o->store, session_id, snapshot_id, &s, e);
 	if (rc < 0)

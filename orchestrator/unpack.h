@@ -53,6 +53,7 @@ struct orch_archive_entry {
 	const char *problem; /* a short phrase */
 	const char *link;    /* target of a link, as the archive has it */
 	mode_t mode;	     /* permission bits, without set-uid, set-gid and sticky */
+	bool sticky;
 	struct timespec mtime;
 };
 
@@ -73,6 +74,10 @@ SBX_DEFINE_AUTO(struct orch_archive, orch_archive_close)
 
 /* What was not read of the last entry is passed over, and counts. */
 int orch_archive_next(struct orch_archive *a, struct orch_archive_entry *ret, struct sbx_error *e);
+/* The extended attributes of the entry that was the last step's, one after the other; false: no
+ * more. Borrowed until the next step. */
+bool orch_archive_xattr(struct orch_archive *a, const char **ret_name, const void **ret_value,
+			size_t *ret_len);
 /* The content of the current entry into the empty file `to`, holes kept, at most max bytes; OVER
  * leaves what fits. OK, or what went wrong. */
 int orch_archive_data(struct orch_archive *a, int to, int64_t max, int64_t *ret_bytes,
@@ -106,6 +111,15 @@ struct orch_unpack {
 };
 /* WORKSPACE_CAP for a limit, STORAGE_FULL; what was staged is then the caller's to remove. */
 int orch_unpack(int fd, enum orch_archive_kind kind, struct orch_unpack *u, struct sbx_error *e);
+
+/* ---- unpack_tree.c --------------------------------------------------------------------------- */
+
+/* A tar into the empty directory `dir`, as it was: names, modes, times, links, attributes user.*.
+ * All of it, or an error that says what is wrong with it, and then what was made is the caller's to
+ * remove: INVALID_ARGUMENT for what is damaged, leads out, or goes through a link; WORKSPACE_CAP;
+ * STORAGE_FULL. Devices, pipes and sockets are left out. Not synced. */
+int orch_unpack_tree(int fd, int dir, const struct orch_archive_limits *limits,
+		     struct sbx_error *e);
 
 /* The directory that holds the clean path, made where it is missing, with `mode` and owner; no link
  * is followed. A directory descriptor, or a negative errno; *ret_name is the last part. */

@@ -5,95 +5,32 @@
  */
 #include "orchestrator/upload.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/fs.h"
-#include "base/id.h"
 #include "orchestrator/intake.h"
 #include "orchestrator/session_i.h"
+#include "orchestrator/stage_i.h"
 #include "store/snap.h"
-
-enum { STAGE_TRIES = 16 };
-
-static const char stage_prefix[] = "upload-";
 
 struct upload {
 	struct orch *o; /* borrowed */
 	struct store_session s;
 	char user[64];
 	const char *door;
-	int lock;  /* of the workspace's shape */
-	int dir;   /* of the session */
-	int work;  /* the workspace */
-	int stage; /* flock(2)ed as long as it is used */
-	char stage_name[32];
+	int lock; /* of the workspace's shape */
+	int dir;  /* of the session */
+	int work; /* the workspace */
+	struct stage stage;
 	struct intake *in; /* owns */
 };
 
-/* ---- the staging directory ------------------------------------------------------------------- */
-
-/* True: nobody else has it, and it is still there. */
-static bool take(int fd)
-{
-	struct stat st;
-
-	return flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0 && st.st_nlink > 0;
-}
-
-/* What uploads have left whose process ended in the middle. */
-static void sweep(int dir)
-{
-	int own = sbx_open_beneath(dir, ".", O_RDONLY | O_DIRECTORY, 0);
-	DIR *d = own >= 0 ? fdopendir(own) : NULL;
-	const struct dirent *e;
-
-	if (!d) {
-		sbx_closep(&own);
-		return;
-	}
-	while ((e = readdir(d))) {
-		sbx_autoclose int fd = -1;
-
-		if (strncmp(e->d_name, stage_prefix, sizeof(stage_prefix) - 1) != 0)
-			continue;
-		fd = sbx_open_beneath(dir, e->d_name, O_RDONLY | O_DIRECTORY, 0);
-		if (fd >= 0 && take(fd))
-			(void)sbx_remove_tree(dir, e->d_name);
-	}
-	(void)closedir(d);
-}
-
-static int make_stage(struct upload *u, struct sbx_error *e)
-{
-	sweep(u->dir);
-	for (int i = 0; i < STAGE_TRIES; i++) {
-		sbx_autoclose int fd = -1;
-		uint64_t random;
-
-		sbx_random(&random, sizeof(random));
-		(void)snprintf(u->stage_name, sizeof(u->stage_name), "%s%016llx", stage_prefix,
-			       (unsigned long long)random);
-		if (mkdirat(u->dir, u->stage_name, 0700) < 0 && errno != EEXIST)
-			break;
-		fd = sbx_open_beneath(u->dir, u->stage_name, O_RDONLY | O_DIRECTORY, 0);
-		/* Another upload's sweep may have had it before we did. */
-		if (fd >= 0 && take(fd)) {
-			u->stage = sbx_steal_fd(&fd);
-			return 0;
-		}
-	}
-	u->stage_name[0] = '\0';
-	return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno, "cannot stage an upload");
-}
-
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------
+ */
 
 /* What the workspace has now: runs write to it, and other uploads. */
 static int measure(void *ctx, int64_t *ret, struct sbx_error *e)
@@ -125,8 +62,8 @@ static int prepare(struct upload *u, struct sbx_error *e)
 				      "cannot open the workspace of session %s", u->s.id);
 	rc = measure(u, &opts.used, e);
 	if (rc == 0)
-		rc = make_stage(u, e);
-	opts.stage = u->stage;
+		rc = stage_make(u->dir, &u->stage, e);
+	opts.stage = u->stage.fd;
 	opts.target = u->work;
 	return rc < 0 ? rc : intake_new(&opts, &u->in, e);
 }
@@ -141,7 +78,7 @@ int upload_begin(struct orch *o, const struct orch_principal *p, const char *ses
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	u->o = o;
 	u->door = p->door;
-	u->lock = u->dir = u->work = u->stage = -1;
+	u->lock = u->dir = u->work = u->stage.fd = -1;
 	(void)snprintf(u->user, sizeof(u->user), "%s", p->user);
 	rc = session_usable(o, p, session_id, &u->s, e);
 	if (rc < 0)
@@ -159,10 +96,7 @@ struct upload *upload_free(struct upload *u)
 	if (!u)
 		return NULL;
 	u->in = intake_free(u->in);
-	/* While it is still ours: a sweep would meet half of it. */
-	if (u->stage >= 0)
-		(void)sbx_remove_tree(u->dir, u->stage_name);
-	sbx_closep(&u->stage);
+	stage_end(u->dir, &u->stage);
 	sbx_closep(&u->work);
 	sbx_closep(&u->dir);
 	sbx_closep(&u->lock);
@@ -193,6 +127,10 @@ static int announce(struct upload *u, bool ok, struct sbx_error *e)
 		rc = store_tx_change(tx, "session", u->s.row, u->s.id, "files", "", u->s.user, e);
 	if (rc == 0)
 		rc = store_tx_audit(tx, &a, e);
+	if (rc == 0)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_UPLOAD_BYTES, intake_bytes(u->in), e);
+	if (rc == 0)
+		rc = store_tx_counter_add(tx, ORCH_COUNT_UPLOAD_FILES, intake_files(u->in), e);
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), false, e);
 }
 

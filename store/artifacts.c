@@ -133,20 +133,18 @@ int store_usage_bytes(struct store *s, const char *user, int64_t *ret, struct sb
 	return 0;
 }
 
-int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
-			struct sbx_error *e)
+int store_texts(struct store *s, enum sql_id id, const struct sql_value *args, size_t n_args,
+		char **ret, size_t max, struct sbx_error *e)
 {
 	store_autoreader rd = { NULL, NULL };
 	store_autoquery q = { NULL, NULL };
 	size_t n = 0;
-	int r = store_read(s, SQL_ARTIFACTS_DUE,
-			   STORE_ARGS(store_int(finished_before_us), store_int((int64_t)max)), &rd,
-			   &q, e);
+	int r = store_read(s, id, args, n_args, &rd, &q, e);
 
 	while (r == 1 && n < max) {
-		ret_ids[n] = store_col_dup(&q, 0);
-		if (!ret_ids[n]) {
-			r = sbx_fail(e, SBX_E_NO_MEMORY, "no memory for the id of a run");
+		ret[n] = store_col_dup(&q, 0);
+		if (!ret[n]) {
+			r = sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a list");
 			break;
 		}
 		n++;
@@ -155,11 +153,87 @@ int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_
 	if (r >= 0)
 		return (int)n;
 	while (n > 0)
-		free(ret_ids[--n]);
+		free(ret[--n]);
 	return r;
 }
 
-/* ---- audit ----------------------------------------------------------------------------------- */
+int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
+			struct sbx_error *e)
+{
+	return store_texts(s, SQL_ARTIFACTS_DUE,
+			   STORE_ARGS(store_int(finished_before_us), store_int((int64_t)max)),
+			   ret_ids, max, e);
+}
+
+/* ---- set right ------------------------------------------------------------------------------- */
+
+int store_artifact_runs(struct store *s, const char *after, char **ret_ids, size_t max,
+			struct sbx_error *e)
+{
+	return store_texts(s, SQL_ARTIFACT_RUNS,
+			   STORE_ARGS(store_text(after), store_int((int64_t)max)), ret_ids, max, e);
+}
+
+int store_tx_artifacts_correct(struct store_tx *tx, const char *run_id,
+			       const struct store_artifact *list, size_t n, struct sbx_error *e)
+{
+	store_autoquery q = { NULL, NULL };
+	sbx_autofree char *owner = NULL;
+	int64_t count = 0, before = 0, after = 0;
+	int r = sum(tx, run_id, &count, &before, e);
+
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		struct sql_value path = store_bytes(list[i].path, strlen(list[i].path));
+
+		if (list[i].size < 0)
+			r = store_tx_run(tx, SQL_ARTIFACT_FORGET,
+					 STORE_ARGS(store_text(run_id), path), e);
+		else
+			r = store_tx_run(
+				tx, SQL_ARTIFACT_PUT,
+				STORE_ARGS(store_text(run_id), path, store_int(list[i].size)), e);
+	}
+	if (r == 0)
+		r = sum(tx, run_id, &count, &after, e);
+	if (r == 0)
+		r = store_tx_first(tx, SQL_ARTIFACTS_SET,
+				   STORE_ARGS(store_int(count), store_int(after),
+					      store_int(sbx_now_us()), store_text(run_id)),
+				   &q, e);
+	if (r < 0)
+		return r;
+	if (r == 0) {
+		tx->failed = true;
+		return sbx_fail(e, SBX_E_RUN_NOT_FOUND, "no run '%s'", run_id);
+	}
+	owner = store_col_dup(&q, 1);
+	if (!owner)
+		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a user name");
+	r = tell(tx, &q, run_id, e);
+	return r < 0 || after == before ? r : store_usage_add(tx, owner, 0, 0, after - before, e);
+}
+
+int store_usage_wrong(struct store *s, char **ret_users, size_t max, struct sbx_error *e)
+{
+	return store_texts(s, SQL_USAGE_WRONG, STORE_ARGS(store_int((int64_t)max)), ret_users, max,
+			   e);
+}
+
+int store_tx_usage_correct(struct store_tx *tx, const char *user, int64_t *ret_by,
+			   struct sbx_error *e)
+{
+	store_autoquery q = { NULL, NULL };
+	int64_t by = 0;
+	int r = store_tx_first(tx, SQL_USAGE_REAL, STORE_ARGS(store_text(user)), &q, e);
+
+	if (r == 1)
+		by = store_col_int(&q, 1) - store_col_int(&q, 0);
+	store_query_done(&q);
+	*ret_by = by < 0 ? -by : by;
+	return r < 0 || by == 0 ? (r < 0 ? r : 0) : store_usage_add(tx, user, 0, 0, by, e);
+}
+
+/* ---- audit ---- */
 
 int store_tx_audit(struct store_tx *tx, const struct store_audit *a, struct sbx_error *e)
 {

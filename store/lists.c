@@ -110,7 +110,7 @@ int store_workspace_count(struct store *s, const char *workspace_id, const char 
 		     ret, e);
 }
 
-static int add_labels(struct store_tx *tx, int64_t row, const char *owner,
+static int each_label(struct store_tx *tx, enum sql_id id, int64_t row, const char *owner,
 		      struct json_object *labels, struct sbx_error *e)
 {
 	json_object_object_foreach(labels, name, value)
@@ -121,7 +121,7 @@ static int add_labels(struct store_tx *tx, int64_t row, const char *owner,
 		sbx_buf_printf(&text, "%s=%s", name, json_object_get_string(value));
 		if (sbx_buf_failed(&text))
 			return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a label");
-		r = store_tx_run(tx, SQL_LABEL_ADD,
+		r = store_tx_run(tx, id,
 				 STORE_ARGS(store_text(owner), store_text(text.data),
 					    store_int(row), store_int(store_number(text.data))),
 				 e);
@@ -131,8 +131,8 @@ static int add_labels(struct store_tx *tx, int64_t row, const char *owner,
 	return 0;
 }
 
-int store_labels_add(struct store_tx *tx, int64_t row, const char *owner, const char *labels,
-		     struct sbx_error *e)
+static int with_labels(struct store_tx *tx, enum sql_id id, int64_t row, const char *owner,
+		       const char *labels, struct sbx_error *e)
 {
 	sbx_autojson *o = NULL;
 	int r;
@@ -140,7 +140,19 @@ int store_labels_add(struct store_tx *tx, int64_t row, const char *owner, const 
 	if (!labels || strcmp(labels, "{}") == 0)
 		return 0;
 	r = sbx_json_parse_object(labels, strlen(labels), &o, e);
-	return r < 0 ? r : add_labels(tx, row, owner, o, e);
+	return r < 0 ? r : each_label(tx, id, row, owner, o, e);
+}
+
+int store_labels_add(struct store_tx *tx, int64_t row, const char *owner, const char *labels,
+		     struct sbx_error *e)
+{
+	return with_labels(tx, SQL_LABEL_ADD, row, owner, labels, e);
+}
+
+int store_labels_remove(struct store_tx *tx, int64_t row, const char *owner, const char *labels,
+			struct sbx_error *e)
+{
+	return with_labels(tx, SQL_LABEL_REMOVE, row, owner, labels, e);
 }
 
 /* ---- runs by their start --------------------------------------------------------------------- */

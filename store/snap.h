@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <time.h>
 
 #include "base/error.h"
@@ -111,7 +112,19 @@ int snap_diff(const struct snap *a, const struct snap *b,
 int snap_of_tree(struct store *s, int tree, const char *previous, struct snap **ret,
 		 struct sbx_error *e);
 
-/* The tree as a tar (pax) into fd: everything belongs to user 0, and the root is not in it. */
+/* ---- as a tar (pax) -------------------------------------------------------------------------
+ * Everything belongs to user 0, and the root is not in it. A snapshot is always the same bytes. */
+
+struct snap_tar;
+/* SNAPSHOT_NOT_FOUND; STORE_UNAVAILABLE. Takes a moment for each ten thousand entries. One thread
+ * at a time may use it. */
+int snap_tar_open(struct store *s, const char *id, struct snap_tar **ret, struct sbx_error *e);
+struct snap_tar *snap_tar_close(struct snap_tar *t); /* NULL is fine; returns NULL */
+int64_t snap_tar_size(const struct snap_tar *t);
+/* len bytes from off on, fewer only at the end; a negative errno: -ENOENT when the snapshot was
+ * dropped and its content has been collected. */
+ssize_t snap_tar_read(struct snap_tar *t, void *to, size_t len, int64_t off);
+/* All of it into fd. */
 int snap_export(struct store *s, const char *id, int fd, struct sbx_error *e);
 
 #endif

@@ -355,6 +355,18 @@ X(IDEM_PRUNE, PK,                                                               
   "DELETE FROM idempotency WHERE rid IN "                                                       \
   "(SELECT rid FROM idempotency WHERE created_us < $1 ORDER BY created_us LIMIT $2) "           \
   "RETURNING rid")                                                                              \
+X(RUNS_OLD, "=the oldest thousand rows, by their numbers",                                      \
+  "SELECT id FROM (SELECT id, phase, finished_us FROM runs ORDER BY rid LIMIT 1000) "           \
+  "WHERE phase >= 4 AND finished_us < $1 LIMIT $2")                                             \
+X(RUN_REMOVE, BY_ID,                                                                            \
+  "DELETE FROM runs WHERE id = $1 AND phase >= 4")                                              \
+X(SPEC_REMOVE, PK,                                                                              \
+  "DELETE FROM specs WHERE rid = $1")                                                           \
+X(LABEL_REMOVE, "sqlite_autoindex_run_labels_1 (holder=? AND number=? AND run=?)",               \
+  "DELETE FROM run_labels WHERE holder = $1 AND label = $2 AND run = $3 AND number = $4")                       \
+X(PHASE_TAKE, NULL,                                                                             \
+  "INSERT INTO phase_counts (phase, runtime, n) VALUES ($1, $2, -1) "                           \
+  "ON CONFLICT (phase, runtime) DO UPDATE SET n = phase_counts.n - 1")                          \
 X(ARTIFACT_PUT, NULL,                                                                           \
   "INSERT INTO artifacts (run_id, path, size) VALUES ($1, $2, $3) "                             \
   "ON CONFLICT (run_id, path) DO UPDATE SET size = excluded.size")                              \
@@ -373,6 +385,19 @@ X(ARTIFACTS_GONE, BY_ID,                                                        
 X(ARTIFACTS_DUE, "runs_artifacts_due (finished_us<?)",                                          \
   "SELECT id FROM runs WHERE finished_us < $1 AND phase >= 4 AND artifact_count > 0 "           \
   "AND artifacts_gone = 0 ORDER BY finished_us LIMIT $2")                                       \
+X(ARTIFACT_RUNS, "sqlite_autoindex_artifacts_1 (run_id>?)",                                     \
+  "SELECT DISTINCT run_id FROM artifacts WHERE run_id > $1 ORDER BY run_id LIMIT $2")           \
+X(ARTIFACT_FORGET, "sqlite_autoindex_artifacts_1 (run_id=? AND path=?)",                        \
+  "DELETE FROM artifacts WHERE run_id = $1 AND path = $2")                                      \
+X(USAGE_WRONG, "=by the janitor, now and then: all artifacts are added up",                     \
+  "SELECT u.owner FROM usage_totals u LEFT JOIN "                                               \
+  "(SELECT r.owner AS owner, SUM(a.size) AS bytes FROM artifacts a "                            \
+  "JOIN runs r ON r.id = a.run_id GROUP BY r.owner) t ON t.owner = u.owner "                    \
+  "WHERE u.artifact_bytes <> COALESCE(t.bytes, 0) LIMIT $1")                                    \
+X(USAGE_REAL, "=of a user whose total is wrong: what there is of theirs is added up",           \
+  "SELECT u.artifact_bytes, (SELECT CAST(COALESCE(SUM(a.size), 0) AS BIGINT) FROM runs r "      \
+  "JOIN artifacts a ON a.run_id = r.id WHERE r.owner = u.owner) FROM usage_totals u "           \
+  "WHERE u.owner = $1")                                                                         \
 X(USAGE_ADD, NULL,                                                                              \
   "INSERT INTO usage_totals (owner, runs, log_bytes, artifact_bytes) VALUES ($1, $2, $3, $4) "  \
   "ON CONFLICT (owner) DO UPDATE SET runs = usage_totals.runs + excluded.runs, "                \

@@ -399,6 +399,29 @@ int store_usage_count(struct store *s, const char *user, int64_t *ret, struct sb
 int store_artifacts_due(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
 			struct sbx_error *e);
 int store_tx_artifacts_drop(struct store_tx *tx, const char *run_id, struct sbx_error *e);
+/* For whoever compares with the disk. Runs that have rows of artifacts, by id, behind this one ("":
+ * from the first): as many as max (malloc'd). */
+int store_artifact_runs(struct store *s, const char *after, char **ret_ids, size_t max,
+			struct sbx_error *e);
+/* What the rows of a run say wrongly: a size of -1 takes one away. The totals follow. */
+int store_tx_artifacts_correct(struct store_tx *tx, const char *run_id,
+			       const struct store_artifact *list, size_t n, struct sbx_error *e);
+/* Users whose total is not what their artifacts have, as many as max (malloc'd); and the total of
+ * one set right: by how many bytes it was wrong. */
+int store_usage_wrong(struct store *s, char **ret_users, size_t max, struct sbx_error *e);
+int store_tx_usage_correct(struct store_tx *tx, const char *user, int64_t *ret_by,
+			   struct sbx_error *e);
+
+/* ---- runs that go: retire.c ------------------------------------------------------------------ */
+
+/* Runs that ended before this time, oldest first, as many as max (malloc'd ids); not more than are
+ * among the oldest thousand. */
+int store_runs_old(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
+		   struct sbx_error *e);
+/* The row, and all that hangs on it. *ret_done false: there is no such run, or it has not ended. A
+ * counter of this name with the runtime behind it says how many there were. */
+#define STORE_COUNT_REMOVED "runs_removed."
+int store_tx_run_remove(struct store_tx *tx, const char *id, bool *ret_done, struct sbx_error *e);
 
 struct store_audit {
 	int64_t at_us;

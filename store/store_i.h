@@ -163,7 +163,13 @@ void store_feed_touch(struct store *s);
 int store_tx_run_changed(struct store_tx *tx, int64_t row, const char *id, const char *what,
 			 enum store_phase phase, const char *owner, struct sbx_error *e);
 
-/* ---- runs.c ---------------------------------------------------------------------------------- */
+/* ---- artifacts.c ----------------------------------------------------------------------------- */
+
+/* One column of texts, malloc'd, as many as max; their number. */
+int store_texts(struct store *s, enum sql_id id, const struct sql_value *args, size_t n_args,
+		char **ret, size_t max, struct sbx_error *e);
+
+/* ---- runs.c ---- */
 
 /* Fills *ret from a row of RUN_ROW; NO_MEMORY. */
 int store_run_load(struct store_query *q, struct store_run *ret, struct sbx_error *e);
@@ -173,6 +179,8 @@ int store_usage_add(struct store_tx *tx, const char *owner, int64_t runs, int64_
 /* ---- lists.c, tallies.c ---------------------------------------------------------------------- */
 
 /* The labels (JSON object of strings) of a new run, for lists by label. */
+int store_labels_remove(struct store_tx *tx, int64_t row, const char *owner, const char *labels,
+			struct sbx_error *e);
 int store_labels_add(struct store_tx *tx, int64_t row, const char *owner, const char *labels,
 		     struct sbx_error *e);
 /* A run came to this end; started_us 0: it never started. */

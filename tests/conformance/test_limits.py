@@ -114,6 +114,25 @@ class Others(conf.Alone):
             counted = a.get("/admin/usage?user_id=user-1", login=admin).json["items"][0]["artifact_bytes"]
             self.assertEqual(counted, sum(sum(k.values()) for k in kept))
 
+    def test_T204_totals_that_drifted_are_set_right(self):
+        one, admin = api.user("user-1"), api.user("boss", role="admin")
+        with self.server({**api.USERS, **conf.FOREGROUND, "artifact_reconcile_interval_sec": 1}) as a:
+            a.run({"command": ["sh", "-c", "printf hello > out.txt"], "capture_patterns": ["out.txt"]}, one)
+            a.change("INSERT INTO usage_totals VALUES ('user-ghost', 0, 0, 7)")
+            a.change("UPDATE usage_totals SET artifact_bytes = artifact_bytes + 9 WHERE owner = 'user-1'")
+            # It may have met the first one before the second was there.
+            seen = 0
+            while seen < 2:
+                found = a.wait_line(r"artifacts reconciled files=0 users=(\d) bytes=(\d+)")
+                seen += int(found.group(1))
+                a.said += found.end()
+            items = a.get("/admin/usage", login=admin).json["items"]
+            self.assertEqual({i["user_id"]: i["artifact_bytes"] for i in items if i["user_id"].startswith("user-")},
+                             {"user-1": 5, "user-ghost": 0})
+            name = "sandbox_artifact_reconcile_"
+            self.assertEqual((a.metric(name + "corrected_users_total"), a.metric(name + "corrected_bytes_total")), (2, 16))
+            self.assertGreaterEqual(a.metric(name + "runs_total"), 1)
+
     def let_go(self, a, runs):
         """A line of input for each."""
         sockets = [a.stream(run) for run in runs]

@@ -5,10 +5,13 @@ import errno
 import json
 import os
 import sys
+import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
 import doors  # noqa: E402
+import imagekit  # noqa: E402
 import sbx  # noqa: E402
 import sessions  # noqa: E402
 
@@ -99,6 +102,20 @@ class Made(Case):
         got = self.p.a.post("/sessions", {"base_image": "host"}, headers={"Idempotency-Key": "both"})
         self.assertEqual(got.json["id"], one)
 
+    def test_a_key_of_a_session_that_is_gone(self):
+        document = {"base_image": "host", "idempotency_key": "gone"}
+        one = self.by_mount(document)
+        self.assertEqual(self.http(one).delete().status, 200)
+        errors = []
+        for make, column in ((self.by_http, 0), (self.by_mount, 1)):
+            with self.assertRaises(doors.Refused) as c:
+                make(document)
+            self.assertEqual((c.exception.code, c.exception.number),
+                             ("session_not_found", doors.errors_table()["session_not_found"][column]))
+            errors.append(c.exception.error)
+        self.assertEqual(*errors)
+        self.assertIn(one, errors[0]["message"])
+
     REFUSED = (
         ({"cpu_limit": -1}, "invalid_spec"), ({"timeout_sec": 0}, "invalid_spec"), ({"env": {"A": 1}}, "invalid_spec"),
         ({"runtime": "none"}, "invalid_spec"), ({"spec_version": "9"}, "invalid_spec_version"),
@@ -118,11 +135,13 @@ class Made(Case):
                 self.assertEqual(*errors)
 
 
-class Used(Case):
+class InSession(Case):
     def setUp(self):
         self.s = self.http(self.by_http({"base_image": "host"}))
         self.node, _ = self.same(self.s.id)
 
+
+class Used(InSession):
     def test_files_through_both(self):
         self.s.put(("up.txt", b"uploaded"), ("d/deep.txt", b"deep"))
         self.assertEqual(self.node.read("workspace", "up.txt"), b"uploaded")
@@ -148,6 +167,24 @@ class Used(Case):
         doors.later(lambda: self.assertEqual((self.node.tree(), self.node.read("workspace", "state.txt")),
                                              (["state.txt"], b"before")))
 
+    def test_a_snapshot_that_is_dropped_while_the_other_restores_it(self):
+        """It is restored as a whole, or it was not there any more; its contents are collected afterwards."""
+        for i in range(2000):
+            with open(self.s.files("workspace", "f%d" % i), "w") as f:
+                f.write("%s %d" % (self.s.id, i))
+        for turn in range(6):
+            os.mkdir(self.node.path("snapshots", "s"))
+            answers = []
+            restore = threading.Thread(target=lambda: answers.append(self.s.restore("s")))
+            with api.watch(self.s.files(), api.IN_CREATE) as ring:
+                restore.start()
+                self.assertTrue(ring(20 * sbx.SLOW))  # the tree beside the workspace has been made
+                os.rmdir(self.node.path("snapshots", "s"))
+                restore.join()
+            self.assertIn((answers[0].status, answers[0].code), ((200, None), (404, "snapshot_not_found")), answers)
+            self.assertEqual(len(os.listdir(self.s.files("workspace"))), 2000)
+        self.assertEqual(os.listdir(self.s.files()), ["workspace"])
+
     def test_a_clone_is_a_session_on_the_mount(self):
         self.node.write(b"content", "f")
         got = self.s.clone().json
@@ -167,6 +204,71 @@ class Used(Case):
         self.assertEqual(c.exception.errno, errno.EEXIST)
         os.rmdir(self.node.path("snapshots", "by-http"))
         self.assertEqual([i["name"] for i in self.s.snapshots()], ["by-mount"])
+
+
+class Tars(InSession):
+    def test_out_of_one_and_into_the_other(self):
+        self.node.write(b"content", "f")
+        os.mkdir(self.node.path("snapshots", "s"))
+        by_mount = self.node.read("snapshots", "s", "export.tar")
+        got = self.s.ask("GET", "/snapshots/s/export")
+        self.assertEqual((got.status, got.body), (200, by_mount))
+        other = self.http(self.by_http({"base_image": "host"}))
+        self.assertEqual(other.ask("POST", "/snapshots?name=from-mount", by_mount).status, 200)
+        with open(os.path.join(self.p.m.mnt, "sessions", other.id, "snapshots", "from-http.tar"), "xb") as f:
+            f.write(got.body)
+        self.assertEqual([i["name"] for i in other.snapshots()], ["from-http", "from-mount"])
+        self.assertEqual(len({i["size_bytes"] for i in other.snapshots()}), 1)
+
+    def test_refused_by_both_in_the_same_words(self):
+        for data in (b"no tar", imagekit.tar(lambda t: imagekit.member(t, "../x", b"1"))):
+            over_http = self.s.ask("POST", "/snapshots?name=x", data)
+            with self.assertRaises(OSError) as c, open(self.node.path("snapshots", "x.tar"), "xb") as f:
+                f.write(data)
+            self.assertEqual(json.loads(self.node.read("snapshots", "x.error"))["error"], over_http.error)
+            self.assertEqual(doors.errors_table()[over_http.code], (over_http.status, c.exception.errno))
+
+    def test_a_longer_life(self):
+        self.assertEqual(self.s.ask("PATCH", "", {"expires_in_sec": 1000}).status, 200)
+        _, doc = self.same(self.s.id)
+        self.assertIsNotNone(doc["expires_at"])
+        with open(self.node.path("ctl"), "wb", buffering=0) as f:
+            f.write(b"extend 0")
+        self.assertIsNone(self.same(self.s.id)[1]["expires_at"])
+        got = self.s.ask("PATCH", "", {"expires_in_sec": -1})
+        with self.assertRaises(OSError) as c, open(self.node.path("ctl"), "wb", buffering=0) as f:
+            f.write(b"extend -1")
+        self.assertEqual(doors.errors_table()[got.code], (got.status, c.exception.errno))
+
+
+@unittest.skipUnless(imagekit.BUSYBOX, "busybox is not installed")
+class Images(Case):
+    def test_what_one_takes_in_the_other_shows(self):
+        data = imagekit.tar(imagekit.base)
+        where = os.path.join(self.p.m.mnt, "images")
+        put = self.p.a.request("PUT", "/admin/images/by-http", data)
+        self.assertEqual(put.status, 200, put)
+        with open(os.path.join(where, "by-mount.tar"), "xb") as f:
+            f.write(data)
+        self.assertEqual(sorted(os.listdir(where)), ["by-http", "by-mount"])
+        for name in os.listdir(where):
+            with open(os.path.join(where, name, "info.json"), "rb") as f:
+                self.assertEqual(f.read(), self.p.a.get("/admin/images/" + name).body)
+        os.rmdir(os.path.join(where, "by-http"))
+        self.assertEqual([i["name"] for i in self.p.a.get("/admin/images").json["items"]], ["by-mount"])
+        self.assertEqual(self.p.a.request("DELETE", "/admin/images/by-mount").status, 200)
+        self.assertEqual(os.listdir(where), [])
+
+    def test_refused_by_both_in_the_same_words(self):
+        data = imagekit.tar(imagekit.base)[:30000]
+        over_http = self.p.a.request("PUT", "/admin/images/bad", data)
+        path = os.path.join(self.p.m.mnt, "images", "bad")
+        with self.assertRaises(OSError) as c, open(path + ".tar", "xb") as f:
+            f.write(data)
+        with open(path + ".error") as f:
+            self.assertEqual(json.load(f)["error"], over_http.error)
+        self.assertEqual(doors.errors_table()[over_http.code], (over_http.status, c.exception.errno))
+        os.unlink(path + ".error")
 
 
 class Gone(Case):

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arbitrary bytes as an archive: what an upload unpacks, and a layer of an image. The first byte
- * says which. Never a crash; what is there is what was counted, within the limits, of the kinds
- * that are kept; and nothing is outside.
+ * Arbitrary bytes as an archive: what an upload unpacks, a layer of an image, a snapshot. The
+ * first byte says which. Never a crash; what is there is what was counted, within the limits, of
+ * the kinds that are kept; and nothing is outside.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -68,7 +68,7 @@ static void sum(int at, struct sums *s, int depth)
 		if (strcmp(de->d_name, ".") == 0 || strcmp(de->d_name, "..") == 0)
 			continue;
 		must(fstatat(at, de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0, "stat");
-		must((st.st_mode & 07000) == 0, "no set-user-id");
+		must((st.st_mode & 06000) == 0, "no set-user-id");
 		if (S_ISDIR(st.st_mode)) {
 			sbx_autoclose int fd =
 				openat(at, de->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
@@ -116,6 +116,19 @@ static void as_layers(int fd, int in)
 	must(s.bytes <= BYTES_MAX, "the limit holds");
 }
 
+static void as_snapshot(int fd, int in)
+{
+	const struct orch_archive_limits limits = { .entries = ENTRIES_MAX, .bytes = BYTES_MAX };
+	struct sums s = { 0 };
+
+	/* Its directories keep their modes, which only root can look through. */
+	if (geteuid() != 0)
+		return;
+	(void)orch_unpack_tree(fd, in, &limits, NULL);
+	sum(in, &s, 0);
+	must(s.bytes <= BYTES_MAX, "the limit holds");
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	sbx_autoclose int in = -1, fd = memfd_create("fuzz", MFD_CLOEXEC);
@@ -126,15 +139,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	must(fd >= 0 && sbx_write_all(fd, data + 1, size - 1) == 0, "memfd");
 	in = openat(place, "in", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	switch (data[0] % 3) {
+	switch (data[0] % 4) {
 	case 0:
 		as_upload(fd, in, ORCH_ARCHIVE_TAR);
 		break;
 	case 1:
 		as_upload(fd, in, ORCH_ARCHIVE_ZIP);
 		break;
-	default:
+	case 2:
 		as_layers(fd, in);
+		break;
+	default:
+		as_snapshot(fd, in);
 		break;
 	}
 	must(sbx_remove_tree(place, "in") == 0, "it can be removed");

@@ -36,7 +36,8 @@ class Case(unittest.TestCase):
 # method, path below the session, document
 ROUTES = (
     ("GET", "", None), ("DELETE", "", None), ("POST", "/files", None), ("POST", "/snapshot", None),
-    ("GET", "/snapshots", None), ("DELETE", "/snapshots/x", None), ("GET", "/snapshots/x/diff", None),
+    ("GET", "/snapshots", None), ("POST", "/snapshots", b"x"), ("GET", "/snapshots/x/export", None),
+    ("PATCH", "", {"expires_in_sec": 1}), ("DELETE", "/snapshots/x", None), ("GET", "/snapshots/x/diff", None),
     ("POST", "/restore", {"snapshot_id": "x"}), ("POST", "/clone", None),
 )
 
@@ -169,10 +170,25 @@ class Documents(Case):
         self.assertEqual(len(other.snapshots()), 1)
         self.refused(s.ask("GET", "/snapshots/%s/diff" % n), 404, "snapshot_not_found")
 
+    def test_it_lasts_longer(self):
+        s = Session.make(self.a)
+        self.assertIsNone(s.get().json["expires_at"])
+        got = s.ask("PATCH", "", {"expires_in_sec": 3600})
+        self.assertEqual(got.status, 200, got)
+        self.assertIsNotNone(got.json["expires_at"])
+        self.assertEqual(s.get().json, got.json)
+        self.assertIsNone(s.ask("PATCH", "", {"expires_in_sec": 0}).json["expires_at"])
+        for doc in ({}, {"expires_in_sec": "1"}, {"expires_in_sec": 1.5}, {"expires_in_sec": None}, b"x", b""):
+            self.refused(s.ask("PATCH", "", doc), 422, "invalid_spec")
+        for n in (-1, 31536001, 1 << 60):
+            self.refused(s.ask("PATCH", "", {"expires_in_sec": n}), 400, "invalid_argument")
+        s.ask("PATCH", "", {"expires_in_sec": 1})
+        self.a.until(lambda: s.get().status == 404)
+
     def test_methods(self):
         s = Session.make(self.a)
-        for method, rest, allowed in (("PUT", "", "GET, HEAD, DELETE"), ("GET", "/files", "POST"), ("GET", "/snapshot", "POST"),
-                                      ("POST", "/snapshots", "GET, HEAD"), ("DELETE", "/clone", "POST"),
+        for method, rest, allowed in (("PUT", "", "GET, HEAD, PATCH, DELETE"), ("GET", "/files", "POST"), ("GET", "/snapshot", "POST"),
+                                      ("PUT", "/snapshots", "GET, HEAD, POST"), ("DELETE", "/clone", "POST"),
                                       ("GET", "/snapshots/x", "DELETE")):
             got = self.refused(s.ask(method, rest), 405, "method_not_allowed")
             self.assertEqual(got.headers["Allow"], allowed)

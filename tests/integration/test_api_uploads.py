@@ -4,7 +4,11 @@
 whole files or nothing of them, nothing is left beside it, and nobody else is kept from it."""
 import hashlib
 import os
+import re
+import shutil
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -151,6 +155,49 @@ class Names(Case):
 
 
 # ---- size and time -----------------------------------------------------------------------------------
+
+@unittest.skipUnless(sbx.ROOT and shutil.which("strace"), "needs root and strace")
+class OnTheDisk(Case):
+    def calls(self, act):
+        """The names of what the service asks of the disk meanwhile, in their order."""
+        path = os.path.join(self.a.base, "calls")
+        tracer = subprocess.Popen(["strace", "-f", "-o", path, "-e", "trace=fsync,syncfs,renameat", "-p", str(self.a.proc.pid)],
+                                  stderr=subprocess.PIPE)
+        try:
+            self.assertIn(b"attached", tracer.stderr.readline())
+            act()
+        finally:
+            tracer.send_signal(signal.SIGINT)
+            tracer.wait(20 * sbx.SLOW)
+            tracer.stderr.close()
+        with open(path) as f:
+            found = re.findall(r"^\d+ +(?:<\.\.\. )?(\w+)[( ].*= 0$", f.read(), re.M)
+        return found
+
+    def test_contents_before_names_and_all_before_the_answer(self):
+        calls = self.calls(lambda: self.s.put(("a", b"1"), ("d/b", b"2")))
+        names = [i for i, c in enumerate(calls) if c == "renameat"]
+        self.assertEqual(len(names), 2, calls)
+        self.assertGreaterEqual(calls[:names[0]].count("fsync"), 2, calls)
+        self.assertIn("syncfs", calls[names[1]:])
+
+    def test_an_archive(self):
+        calls = self.calls(lambda: self.s.upload(("x.tar.gz", sessions.tar(("p", b"1"), ("q", b"2")))))
+        last = len(calls) - 1 - calls[::-1].index("renameat")
+        self.assertIn("syncfs", calls[last:], calls)
+        self.assertIn("syncfs", calls[:last - 1], calls)
+
+
+class Counted(Case):
+    def test_what_came_in_is_counted(self):
+        names = ("sandbox_upload_bytes_total", "sandbox_upload_files_total")
+        before = [self.a.metric(n, kind="session_upload") for n in names]
+        self.s.put(("a", b"12345"))
+        self.s.upload(("x.tar.gz", sessions.tar(("p", b"1" * 100), ("q", b"2"))))
+        self.s.upload(("../bad", b"123"))
+        after = [self.a.metric(n, kind="session_upload") for n in names]
+        self.assertEqual([b - a for a, b in zip(before, after)], [106, 3])
+
 
 class Sizes(Case):
     settings = {"max_upload_mb": 48, "workspace_cap_mb": 64}

@@ -8,12 +8,13 @@ import stat
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
-import fskit  # noqa: E402
+import fskit
+import imagekit  # noqa: E402
 import sbx  # noqa: E402
 
 ROW = re.compile(r'^X\((\w+),\s*(\w+),\s*"([^"]*)",\s*(\w+),\s*(0\d+),\s*(\w+),\s*(true|false),\s*(\w+),'
                  r'\s*(\w+),\s*(\w+),\s*"(.*)"\)$')
-DYNAMIC = {"RUN": "<run>", "RUNTIME": "namespace.json", "SESSION": "<session>", "SESS_RUN": "<run>",
+DYNAMIC = {"IMAGE": "<image>", "RUN": "<run>", "RUNTIME": "namespace.json", "SESSION": "<session>", "SESS_RUN": "<run>",
            "SHOT": "<snapshot>", "BY_PHASE_OF": "completed", "BY_LABEL_OF": "kind=tree", "BY_SESS_OF": "<session>",
            "BY_USER_OF": "<user>", "BY_PHASE_RUN": "<run>", "BY_LABEL_RUN": "<run>", "BY_SESS_RUN": "<run>",
            "BY_USER_RUN": "<run>"}
@@ -48,6 +49,8 @@ class TreeCase(sbx.Case):
             cls.session_id = json.load(f)["id"]
         cls.in_session = cls.m.run({"command": ["true"], "session_id": cls.session_id})
         os.mkdir(os.path.join(cls.session, "snapshots/one"))
+        with open(os.path.join(cls.m.mnt, "images/tree.tar"), "xb") as f:
+            f.write(imagekit.tar(lambda t: imagekit.member(t, "etc/version", b"1")))
         cls.run_ = cls.m.run({"command": ["sh", "-c", "cat; echo x > a"], "interactive": True, "labels": {"kind": "tree"},
                               "stdin_b64": "aGkK", "stdin_idle_timeout_sec": 1, "spec_version": "1.1",
                               "capture_patterns": ["a"]})
@@ -57,12 +60,12 @@ class TreeCase(sbx.Case):
 
     def there(self, row):
         """The path of a row on this mount, for the run of the class; None where it has no such node."""
-        if row["when"] == "SESSION" or row["sym"] == "SESS_WORK_LINK":  # only with a setting
+        if row["when"] == "SESSION" or row["sym"] == "SESS_WORK_LINK" or "<name>." in row["path"]:
             return None
         path = row["path"]
         run = self.in_session if path.startswith(("sessions/", "by/session/")) else self.run_
         for word, name in (("<run>", run.id), ("<session>", "tree"), ("<id>", self.session_id), ("<snapshot>", "one"),
-                           ("<user>", self.run_.json()["user"])):
+                           ("<user>", self.run_.json()["user"]), ("<image>", "tree")):
             path = path.replace(word, name)
         return self.path(path)
 
@@ -99,7 +102,8 @@ class EveryRow(TreeCase):
         for base in (self.m.mnt, self.path("runs"), self.run_.dir, self.path("admin"), self.path("sessions"),
                      self.session, self.session + "/runs", self.session + "/snapshots/one", self.path("by"),
                      self.path("by/label"), self.path("by/label/kind=tree"), self.path("by/session"),
-                     self.path("by/session/tree"), self.path("by/user")):
+                     self.path("by/session/tree"), self.path("by/user"), self.path("images"),
+                     self.path("images/tree")):
             for name in os.listdir(base):
                 self.assertIn(os.path.join(base, name), known)
 

@@ -29,22 +29,22 @@ PARTS = {
     "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                       "runtimes/runtimes.h", "runtimes/net/targets.h"),
                      "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_ session_ snapshot_ upload_ image_ "
-                     "archive_ intake_ findings_"),
+                     "archive_ intake_ findings_ images_ helper_ stage_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
     "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                          "runtimes/runtimes.h", "runtimes/net/egress.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
                          "orchestrator/policy.h", "orchestrator/settings.h"),
                         "feeder_ plan_ outcome_ job_ glob_ collected_ collect_ stock_"),
     "fsd": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
-             "orchestrator/settings.h", "orchestrator/images.h", "store/store.h", "store/log.h",
+             "orchestrator/settings.h", "orchestrator/images.h", "orchestrator/unpack.h", "store/store.h", "store/log.h",
              "store/sessions.h", "store/snap.h", "runtimes/runtimes.h"),
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
-            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_ by_ pass_"),
+            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_ img_ coming_ by_ pass_"),
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
-              "orchestrator/upload.h", "orchestrator/settings.h", "store/store.h", "store/log.h",
-              "store/sessions.h"),
-             "apid_ admin_ artifact_ artifacts_ auth_ conns_ finished_ health_ http_ listen_ metrics_ multipart_ openapi_ reply_ "
-             "req_ route_ run_ runs_ runtimes_ session_ sessions_ snapshot_ snapshots_ stream_ token_ upload_ waiting_ worker_ workspace_ "
+              "orchestrator/upload.h", "orchestrator/settings.h", "orchestrator/images.h", "store/store.h", "store/log.h",
+              "store/sessions.h", "store/snap.h"),
+             "apid_ admin_ artifact_ artifacts_ auth_ body_ conns_ finished_ health_ http_ listen_ metrics_ multipart_ openapi_ reply_ image_ "
+             "req_ route_ run_ runs_ runtimes_ session_ sessions_ snapshot_ snapshots_ spool_ stream_ token_ upload_ waiting_ worker_ workspace_ "
              "ws_"),
 }
 LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for part in PARTS}
@@ -371,7 +371,8 @@ def rows_of_the_tree():
             continue
         name = {"RUN": "ID", "RUNTIME": "NAME.json", "SESSION": "NAME", "SESS_BY_ID": "ID", "SESS_RUN": "ID",
                 "SHOT": "NAME", "BY_PHASE_OF": "PHASE", "BY_LABEL_OF": "KEY=VALUE", "BY_SESS_OF": "NAME",
-                "BY_USER_OF": "NAME", "SESS_WORK_LINK": "workspace"}.get(sym, "ID" if re.match("BY_.*_RUN", sym) else name)
+                "BY_USER_OF": "NAME", "SESS_WORK_LINK": "workspace", "IMAGE": "NAME"}.get(
+                    sym, "ID" if re.match("BY_.*_RUN", sym) else name).replace("<name>", "NAME")
         paths[sym] = paths[parent] + name + ("/" if kind == "DIR" else "")
         yield "| `%s`%s | %s | %s |" % (paths[sym], "" if listed == "true" else " +", mode,
                                         doc.replace("|", "\\|"))
@@ -403,7 +404,7 @@ def route_rows():
 def docs_show_the_routes():
     """docs/api.md has exactly the rows of apid/routes.def."""
     wanted = list(route_rows())
-    found = [line for line in text("docs/api.md").splitlines() if re.match(r"\| `(GET|POST|PUT|DELETE)` \|", line)]
+    found = [line for line in text("docs/api.md").splitlines() if re.match(r"\| `(GET|POST|PUT|PATCH|DELETE)` \|", line)]
     for row in wanted:
         if row not in found:
             yield "docs/api.md lacks this row: " + row

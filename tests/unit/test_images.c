@@ -119,10 +119,11 @@ static void image__names(void **state)
 	/* An image goes with its last name. */
 	(void)snprintf(name, sizeof(name), "sha256-%s", first + 7);
 	assert_int_equal(mode_of(p->images, name), S_IFDIR | 0755);
-	assert_int_equal(orch_image_remove(&p->st, p->base, "b", &p->e), 0);
+	assert_int_equal(orch_image_remove(&p->st, p->base, "b", true, &p->e), 0);
 	is_absent(p->images, name);
-	assert_int_equal(orch_image_remove(&p->st, p->base, "b", &p->e), -SBX_E_IMAGE_NOT_FOUND);
-	assert_int_equal(orch_image_remove(&p->st, p->base, "../images", &p->e),
+	assert_int_equal(orch_image_remove(&p->st, p->base, "b", true, &p->e),
+			 -SBX_E_IMAGE_NOT_FOUND);
+	assert_int_equal(orch_image_remove(&p->st, p->base, "../images", true, &p->e),
 			 -SBX_E_IMAGE_NOT_FOUND);
 }
 
@@ -137,7 +138,8 @@ static void image__a_directory_of_the_operator(void **state)
 	(void)close(imports(p, &tar, "imported"));
 	assert_int_equal(mkdirat(p->images, "own", 0755), 0);
 	assert_int_equal(import(p, &tar, "own"), -SBX_E_INVALID_ARGUMENT);
-	assert_int_equal(orch_image_remove(&p->st, p->base, "own", &p->e), -SBX_E_IMAGE_NOT_FOUND);
+	assert_int_equal(orch_image_remove(&p->st, p->base, "own", true, &p->e),
+			 -SBX_E_IMAGE_NOT_FOUND);
 	assert_int_equal(orch_image_list(&p->st, p->base, &list, &p->e), 0);
 	assert_non_null(strstr(list.data, "own\t-\n"));
 	assert_int_equal(orch_image_resolve(&p->st, p->base, "own", &path, &p->e), 0);
@@ -158,7 +160,7 @@ static void image__in_use_stays(void **state)
 	assert_int_equal(orch_image_resolve(&p->st, p->base, "x", &path, &p->e), 0);
 	assert_int_equal(orch_image_hold(path, &held, &p->e), 0);
 	assert_true(held >= 0);
-	assert_int_equal(orch_image_remove(&p->st, p->base, "x", &p->e), -SBX_E_INVALID_ARGUMENT);
+	assert_int_equal(orch_image_remove(&p->st, p->base, "x", true, &p->e), -SBX_E_IMAGE_IN_USE);
 	root = root_of(p, "x");
 	file_is(root, "etc/motd", "1");
 	/* Another image takes the name; what runs keeps the old one. */
@@ -167,10 +169,11 @@ static void image__in_use_stays(void **state)
 	(void)close(root);
 	(void)close(held);
 	/* Nobody has it any more, which the next one sees. */
-	assert_int_equal(orch_image_remove(&p->st, p->base, "none", &p->e), -SBX_E_IMAGE_NOT_FOUND);
+	assert_int_equal(orch_image_remove(&p->st, p->base, "none", true, &p->e),
+			 -SBX_E_IMAGE_NOT_FOUND);
 	is_absent(AT_FDCWD, path);
 	(void)close(imports(p, &one, "x"));
-	assert_int_equal(orch_image_remove(&p->st, p->base, "x", &p->e), 0);
+	assert_int_equal(orch_image_remove(&p->st, p->base, "x", true, &p->e), 0);
 	assert_int_equal(orch_image_hold(path, &held, &p->e), -SBX_E_IMAGE_NOT_FOUND);
 }
 

@@ -306,8 +306,7 @@ static void export__is_a_tar_of_the_tree(void **state)
 
 	fill(t->a);
 	puts_at(t->a, "gr\xc3\xbc\xc3\x9f", "UTF-8");
-	/* libarchive writes parts of a second before 1970 as if they went backwards. */
-	set_mtime(t->a, "dir/up", 6, 7);
+	set_mtime(t->a, "dir/up", -7, 250000000); /* 6.75 seconds before 1970 */
 	set_mtime(t->a, ".", 1700000000, 43);
 	(void)take(t, 0, NULL);
 	(void)snprintf(path, sizeof(path), "%s/x.tar", t->f.base);
@@ -322,6 +321,47 @@ static void export__is_a_tar_of_the_tree(void **state)
 	set_mtime(t->b, ".", 1700000000, 43); /* the root is not in it */
 	assert_int_equal(same_tree(t->a, t->b), 16);
 	FAILS(SNAPSHOT_NOT_FOUND, snap_export(t->f.s, t->ids[1], fd, e));
+}
+
+/* Wherever a reader begins, and however much it takes at a time. */
+static void export__can_be_read_in_any_part(void **state)
+{
+	static const size_t steps[] = { 1, 7, 511, 512, 513, 4096, 65536 };
+	struct trees *t = *state;
+	struct snap_tar *tar = NULL;
+	sbx_autofree char *whole = NULL, *part = NULL;
+	char name[300];
+	int64_t size;
+
+	fill(t->a);
+	memset(name, 'n', 250);
+	name[250] = '\0';
+	puts_at(t->a, name, "a name that has no room in a header");
+	puts_at(t->a, "\xff\xfe", "one that is no text");
+	(void)take(t, 0, NULL);
+	OK(snap_tar_open(t->f.s, t->ids[0], &tar, e));
+	size = snap_tar_size(tar);
+	assert_int_equal(size % 10240, 0);
+	whole = malloc((size_t)size);
+	part = malloc((size_t)size);
+	assert_true(whole && part);
+	assert_int_equal(snap_tar_read(tar, whole, (size_t)size, 0), size);
+	for (size_t i = 0; i < SBX_COUNT(steps); i++) {
+		memset(part, 'x', (size_t)size);
+		for (int64_t off = size - 1; off >= 0; off -= (int64_t)steps[i]) {
+			int64_t from = off - (int64_t)steps[i] + 1;
+
+			from = from < 0 ? 0 : from;
+			assert_int_equal(
+				snap_tar_read(tar, part + from, (size_t)(off - from + 1), from),
+				off - from + 1);
+		}
+		assert_memory_equal(part, whole, (size_t)size);
+	}
+	assert_int_equal(snap_tar_read(tar, part, 100, size - 10), 10);
+	assert_int_equal(snap_tar_read(tar, part, 100, size), 0);
+	assert_int_equal(snap_tar_read(tar, part, 100, -1), 0);
+	snap_tar_close(tar);
 }
 
 static void export__says_when_it_cannot_write(void **state)
@@ -345,6 +385,7 @@ int main(void)
 		SNAP_TEST(diff__tells_what_changed),
 		SNAP_TEST(diff__with_nothing_and_with_a_tree),
 		SNAP_TEST(export__is_a_tar_of_the_tree),
+		SNAP_TEST(export__can_be_read_in_any_part),
 		SNAP_TEST(export__says_when_it_cannot_write),
 	};
 

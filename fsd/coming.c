@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * images/NAME.tar and snapshots/NAME.tar: what is copied there is kept in a file without a name,
+ * and becomes the image or the snapshot NAME when the file is closed, by a process of its own. The
+ * close fails when that does, and NAME.error then says why; the kernel has no words for it. Imports
+ * are made one after the other, so that they take one writer and no more.
+ */
+#include "fsd/img_i.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/fs.h"
+
+static const char error_end[] = ".error";
+
+enum { OPEN_MAX = 4 }; /* files that one user may have coming: they are disk that nobody sees */
+
+struct coming;
+
+/* What may come where. */
+struct gate {
+	enum ms_node_id parent, file, error;
+	/* Who may, and the empty file: a descriptor. -errno. c->place and c->name are set. */
+	int (*stage)(struct fsd *f, struct coming *c);
+	int64_t (*limit)(struct fsd *f);
+	int (*import)(struct fsd *f, struct coming *c, struct sbx_error *e);
+};
+
+struct coming {
+	struct handle h;
+	pthread_mutex_t lock; /* what follows; see also wait_for_reply */
+	int fd;		      /* owned */
+	const struct gate *gate;
+	uid_t uid;
+	struct orch_principal who;
+	char place[37];		 /* id of the session; "": images */
+	char name[SESSION_NAME]; /* of what it will be */
+	bool fresh;		 /* there are bytes that were not looked at yet */
+	int result;		 /* of the last import: 0 or -errno */
+};
+
+/* An import that waits for its turn. */
+struct turn {
+	struct turn *next;
+	struct job job;
+};
+
+struct failure {
+	char place[37];
+	char name[SESSION_NAME]; /* NAME.error; "": none */
+	uid_t uid;		 /* who may read it */
+	enum ms_node_id node;
+	char *text; /* owned: the error as JSON */
+	uint64_t age;
+};
+
+struct imports {
+	pthread_mutex_t lock;
+	struct turn *first, **last; /* owned */
+	bool busy;
+	struct failure failures[IMG_ERRORS];
+	uint64_t clock;
+};
+
+struct imports *coming_imports_new(void)
+{
+	struct imports *im = calloc(1, sizeof(*im));
+
+	if (!im)
+		return NULL;
+	pthread_mutex_init(&im->lock, NULL);
+	im->last = &im->first;
+	return im;
+}
+
+void coming_imports_free(struct imports *im)
+{
+	if (!im)
+		return;
+	for (size_t i = 0; i < IMG_ERRORS; i++)
+		free(im->failures[i].text);
+	pthread_mutex_destroy(&im->lock);
+	free(im);
+}
+
+/* ---- what went wrong ------------------------------------------------------------------------- */
+
+int64_t coming_number(const char *place, const char *name)
+{
+	char both[SESSION_NAME + 40];
+
+	(void)snprintf(both, sizeof(both), "%s/%s", place, name);
+	return img_number(*place ? both : name);
+}
+
+/* text: the caller's gift; NULL: nothing went wrong. */
+static void remember(struct fsd *f, const struct coming *c, char *text)
+{
+	struct imports *im = f->imports;
+	struct failure *at = &im->failures[0];
+	char name[SESSION_NAME];
+	bool same = false;
+
+	(void)snprintf(name, sizeof(name), "%.200s%s", c->name, error_end);
+	pthread_mutex_lock(&im->lock);
+	for (size_t i = 0; i < IMG_ERRORS && !same; i++) {
+		struct failure *one = &im->failures[i];
+
+		same = strcmp(one->name, name) == 0 && strcmp(one->place, c->place) == 0;
+		if (same || one->age < at->age)
+			at = one;
+	}
+	if (text || same) {
+		free(at->text);
+		*at = (struct failure){ .text = text };
+	}
+	if (text) {
+		memcpy(at->name, name, sizeof(name));
+		memcpy(at->place, c->place, sizeof(at->place));
+		at->uid = c->uid;
+		at->node = c->gate->error;
+		at->age = ++im->clock;
+	}
+	pthread_mutex_unlock(&im->lock);
+}
+
+/* Under the lock. */
+static struct failure *failure_of(struct imports *im, fuse_ino_t ino)
+{
+	for (size_t i = 0; i < IMG_ERRORS; i++) {
+		struct failure *one = &im->failures[i];
+
+		if (one->name[0] && one->node == ino_node(ino) &&
+		    coming_number(one->place, one->name) == ino_row(ino))
+			return one;
+	}
+	return NULL;
+}
+
+int coming_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out)
+{
+	struct imports *im = f->imports;
+	const struct failure *one;
+
+	pthread_mutex_lock(&im->lock);
+	one = failure_of(im, ino);
+	if (one)
+		sbx_buf_puts(out, one->text);
+	pthread_mutex_unlock(&im->lock);
+	return one ? 0 : -ENOENT;
+}
+
+size_t coming_failures(struct fsd *f, const char *place, char ret[IMG_ERRORS][SESSION_NAME])
+{
+	struct imports *im = f->imports;
+	size_t n = 0;
+
+	pthread_mutex_lock(&im->lock);
+	for (size_t i = 0; i < IMG_ERRORS; i++)
+		if (im->failures[i].name[0] && strcmp(im->failures[i].place, place) == 0)
+			memcpy(ret[n++], im->failures[i].name, SESSION_NAME);
+	pthread_mutex_unlock(&im->lock);
+	return n;
+}
+
+int coming_child(struct fsd *f, fuse_req_t req, enum ms_node_id node, const char *place,
+		 const char *name, struct fuse_entry_param *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	ret->generation = 1;
+	ret->ino = ino_make(coming_number(place, name), node);
+	return coming_attr(f, req, ret->ino, &ret->attr, &ret->attr_timeout);
+}
+
+static const struct gate *gate_of(fuse_ino_t parent);
+
+/* Where it would come to, from whom. -errno. */
+static int place_of(struct fsd *f, fuse_req_t req, fuse_ino_t parent, char ret[37])
+{
+	struct session_ref s;
+	int r;
+
+	ret[0] = '\0';
+	if (!is_session_node(ino_node(parent)))
+		return 0;
+	r = session_of(f, req, parent, &s);
+	if (r == 0)
+		memcpy(ret, s.id, sizeof(s.id));
+	return r;
+}
+
+/* The kernel has looked whether names may go from this directory. */
+void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct imports *im = f->imports;
+	struct failure *one;
+	struct orch_principal p;
+	char place[37];
+	int r = place_of(f, req, parent, place);
+
+	who_is(f, req, &p);
+	if (r == 0 && !*place && !p.admin)
+		r = -EACCES;
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	pthread_mutex_lock(&im->lock);
+	one = failure_of(im, ino_make(coming_number(place, name), gate_of(parent)->error));
+	if (one) {
+		free(one->text);
+		*one = (struct failure){ .age = 0 };
+	}
+	pthread_mutex_unlock(&im->lock);
+	fuse_reply_err(req, one ? 0 : EPERM);
+}
+
+/* ---- imports, one by one --------------------------------------------------------------------- */
+
+/* Hands the next one to a writer, if none has one. */
+static void next(struct fsd *f)
+{
+	struct imports *im = f->imports;
+
+	for (;;) {
+		struct turn *t;
+		int r;
+
+		pthread_mutex_lock(&im->lock);
+		t = im->busy ? NULL : im->first;
+		if (t) {
+			im->first = t->next;
+			if (!im->first)
+				im->last = &im->first;
+			im->busy = true;
+		}
+		pthread_mutex_unlock(&im->lock);
+		if (!t)
+			return;
+		r = writers_give_job(f->writers, &t->job);
+		free(t);
+		if (r == 0)
+			return;
+		pthread_mutex_lock(&im->lock); /* it was answered, and nobody comes back from it */
+		im->busy = false;
+		pthread_mutex_unlock(&im->lock);
+	}
+}
+
+static int perform(struct fsd *f, struct job *j)
+{
+	struct coming *c = (struct coming *)j->h;
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int rc = c->gate->import(f, c, &e);
+
+	remember(f, c, rc < 0 ? sbx_error_json(&e) : NULL);
+	return rc < 0 ? -fsd_errno(&e) : 0;
+}
+
+static void answer(struct fsd *f, struct job *j, int r)
+{
+	struct coming *c = (struct coming *)j->h;
+
+	pthread_mutex_lock(&f->imports->lock);
+	f->imports->busy = false;
+	pthread_mutex_unlock(&f->imports->lock);
+	pthread_mutex_lock(&c->lock);
+	c->result = r;
+	fuse_reply_err(j->req, -r);
+	pthread_mutex_unlock(&c->lock);
+	next(f);
+}
+
+void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
+{
+	struct coming *c = (struct coming *)handle_of(fi);
+	struct imports *im = f->imports;
+	struct turn *t;
+	bool fresh;
+	int result;
+
+	pthread_mutex_lock(&c->lock);
+	fresh = c->fresh;
+	c->fresh = false;
+	result = c->result;
+	pthread_mutex_unlock(&c->lock);
+	if (!fresh) { /* a copy of the descriptor is closed, or it was told already */
+		fuse_reply_err(req, -result);
+		return;
+	}
+	t = calloc(1, sizeof(*t));
+	if (!t) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	t->job = (struct job){ .req = req, .perform = perform, .answer = answer, .h = &c->h };
+	pthread_mutex_lock(&im->lock);
+	*im->last = t;
+	im->last = &t->next;
+	pthread_mutex_unlock(&im->lock);
+	next(f);
+}
+
+/* ---- what may come where --------------------------------------------------------------------- */
+
+static int stage_image(struct fsd *f, struct coming *c)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int fd;
+
+	if (!c->who.admin)
+		return -EACCES;
+	if (orch_image_name_check(c->name, &e) < 0)
+		return -EINVAL;
+	fd = orch_image_stage(f->orch, &e);
+	return fd < 0 ? -fsd_errno(&e) : fd;
+}
+
+static int64_t limit_image(struct fsd *f)
+{
+	return orch_settings(f->orch)->image_max_mb << 20;
+}
+
+static int import_image(struct fsd *f, struct coming *c, struct sbx_error *e)
+{
+	return orch_image_put(f->orch, &c->who, c->name, c->fd, e);
+}
+
+static int stage_shot(struct fsd *f, struct coming *c)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int fd = orch_snapshot_stage(f->orch, &c->who, c->place, c->name, &e);
+
+	return fd < 0 ? -fsd_errno(&e) : fd;
+}
+
+static int64_t limit_shot(struct fsd *f)
+{
+	return orch_snapshot_file_max(f->orch);
+}
+
+static int import_shot(struct fsd *f, struct coming *c, struct sbx_error *e)
+{
+	store_autosnapshot s = { 0 };
+
+	return orch_snapshot_import(f->orch, &c->who, c->place, c->name, c->fd, &s, e);
+}
+
+static const struct gate gates[] = {
+	{ MS_N_IMAGES, MS_N_IMAGE_TAR, MS_N_IMAGE_ERROR, stage_image, limit_image, import_image },
+	{ MS_N_SESS_SHOTS, MS_N_SHOT_IN, MS_N_SHOT_ERROR, stage_shot, limit_shot, import_shot },
+};
+
+static const struct gate *gate_of(fuse_ino_t parent)
+{
+	for (size_t i = 0; i < SBX_COUNT(gates); i++)
+		if (gates[i].parent == ino_node(parent))
+			return &gates[i];
+	return NULL;
+}
+
+bool coming_may(fuse_ino_t parent)
+{
+	return gate_of(parent) != NULL;
+}
+
+bool is_coming_node(enum ms_node_id node)
+{
+	for (size_t i = 0; i < SBX_COUNT(gates); i++)
+		if (node == gates[i].file || node == gates[i].error)
+			return true;
+	return false;
+}
+
+/* ---- the file while it is open --------------------------------------------------------------- */
+
+/* "NAME.tar", with or without what compressed it. False: it is called something else. */
+static bool name_in(const char *file, char ret[SESSION_NAME])
+{
+	static const char *const ends[] = { ".tar",    ".tar.gz",  ".tgz",     ".tar.bz2",
+					    ".tar.xz", ".tar.zst", ".tar.zstd" };
+	size_t n = strlen(file);
+
+	for (size_t i = 0; i < SBX_COUNT(ends); i++) {
+		size_t end = strlen(ends[i]);
+
+		if (n > end && n < SESSION_NAME && strcmp(file + n - end, ends[i]) == 0) {
+			(void)snprintf(ret, SESSION_NAME, "%.*s", (int)(n - end), file);
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool too_many(struct fsd *f, uid_t uid)
+{
+	size_t n = 0;
+
+	pthread_mutex_lock(&f->handles_lock);
+	for (const struct handle *h = f->handles; h; h = h->next)
+		n += h->kind == H_COMING && ((const struct coming *)h)->uid == uid;
+	pthread_mutex_unlock(&f->handles_lock);
+	return n >= OPEN_MAX;
+}
+
+static int begin(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+		 struct coming **ret)
+{
+	sbx_autofree struct coming *c = calloc(1, sizeof(*c));
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	c->gate = gate_of(parent);
+	c->uid = fuse_req_ctx(req)->uid;
+	who_is(f, req, &c->who);
+	r = place_of(f, req, parent, c->place);
+	if (r < 0)
+		return r;
+	if (!name_in(name, c->name))
+		return -EINVAL;
+	if (too_many(f, c->uid))
+		return -EMFILE;
+	c->fd = c->gate->stage(f, c);
+	if (c->fd < 0)
+		return c->fd;
+	c->h.kind = H_COMING;
+	c->h.ino = ino_make(atomic_fetch_add(&f->serial, 1) + 1, c->gate->file);
+	pthread_mutex_init(&c->lock, NULL);
+	*ret = sbx_steal(&c);
+	return 0;
+}
+
+void coming_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
+		   struct fuse_file_info *fi)
+{
+	struct fuse_entry_param e = { .generation = 1 };
+	struct coming *c;
+	int r = begin(f, req, parent, name, &c);
+
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	fi->direct_io = 1;
+	e.ino = c->h.ino;
+	if (!handle_add(f, req, fi, &c->h)) {
+		fuse_reply_err(req, EMFILE);
+		return;
+	}
+	r = coming_attr(f, req, e.ino, &e.attr, &e.attr_timeout);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	if (r < 0 || fuse_reply_create(req, &e, fi) != 0)
+		handle_close(f, &c->h);
+}
+
+void coming_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
+		  size_t size, off_t off)
+{
+	struct coming *c = (struct coming *)handle_of(fi);
+	off_t most = c->gate->limit(f);
+	int r;
+
+	pthread_mutex_lock(&c->lock);
+	r = off > most || (off_t)size > most - off ? -EFBIG
+						   : sbx_pwrite_all(c->fd, data, size, off);
+	c->fresh = true;
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		fuse_reply_write(req, size);
+	pthread_mutex_unlock(&c->lock);
+}
+
+void coming_release(struct handle *h)
+{
+	struct coming *c = (struct coming *)h;
+
+	wait_for_reply(&c->lock);
+	sbx_closep(&c->fd);
+	free(c);
+}
+
+/* Calls with the open file of this number, under its lock. -ENOENT: it has been closed. */
+static int with(struct fsd *f, fuse_ino_t ino, int (*act)(struct coming *c, void *ctx), void *ctx)
+{
+	int r = -ENOENT;
+
+	pthread_mutex_lock(&f->handles_lock);
+	for (struct handle *h = f->handles; h; h = h->next)
+		if (h->kind == H_COMING && h->ino == ino) {
+			r = act((struct coming *)h, ctx);
+			break;
+		}
+	pthread_mutex_unlock(&f->handles_lock);
+	return r;
+}
+
+static int look(struct coming *c, void *ctx)
+{
+	struct stat now, *st = ctx;
+
+	if (fstat(c->fd, &now) < 0)
+		return -errno;
+	st->st_size = now.st_size;
+	st->st_mtim = now.st_mtim;
+	st->st_uid = c->uid; /* so that who copies may set times and mode, which mean nothing */
+	return 0;
+}
+
+static int look_at_failure(struct fsd *f, fuse_ino_t ino, struct stat *st)
+{
+	struct imports *im = f->imports;
+	const struct failure *one;
+
+	pthread_mutex_lock(&im->lock);
+	one = failure_of(im, ino);
+	if (one) {
+		st->st_size = (off_t)strlen(one->text);
+		st->st_uid = one->uid;
+	}
+	pthread_mutex_unlock(&im->lock);
+	return one ? 0 : -ENOENT;
+}
+
+int coming_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout)
+{
+	const struct ms_node *n = ms_node(ino_node(ino));
+	int r;
+
+	(void)req;
+	memset(st, 0, sizeof(*st));
+	st->st_ino = ino;
+	st->st_mode = S_IFREG | n->mode;
+	st->st_nlink = 1;
+	st->st_uid = f->uid;
+	st->st_blksize = 4096;
+	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec = f->started_us / 1000000;
+	*timeout = 0;
+	r = n->view == MS_V_NONE ? with(f, ino, look, st) : look_at_failure(f, ino, st);
+	st->st_gid = st->st_uid == f->uid ? getgid() : (gid_t)st->st_uid;
+	st->st_blocks = (st->st_size + 511) / 512;
+	return r;
+}
+
+static int cut(struct coming *c, void *ctx)
+{
+	const off_t *size = ctx;
+
+	return ftruncate(c->fd, *size) < 0 ? -errno : 0;
+}
+
+static int may_be(struct coming *c, void *ctx)
+{
+	const struct gate **gate = ctx;
+
+	*gate = c->gate;
+	return 0;
+}
+
+void coming_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct stat *attr,
+		    int to_set)
+{
+	const struct gate *gate = NULL;
+	off_t size = attr->st_size;
+	double timeout = 0;
+	struct stat st;
+	int r = with(f, ino, may_be, &gate);
+
+	if (r == 0 && (to_set & FUSE_SET_ATTR_SIZE))
+		r = size > gate->limit(f) ? -EFBIG : with(f, ino, cut, &size);
+	if (r == 0)
+		r = coming_attr(f, req, ino, &st, &timeout);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		fuse_reply_attr(req, &st, timeout);
+}
