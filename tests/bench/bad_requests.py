@@ -32,6 +32,7 @@ def main(n):
             print("%9d requests  %6.0f s  resident %+d KiB" % (n // 10 * tenth, time.monotonic() - began,
                                                             soak.resident_kib() - kib), flush=True)
         soak.all_gone()
+        soak.alive()  # by now it has given back what the crowd needed
         grown, held = soak.resident_kib() - kib, soak.descriptors() - fds
         soak.alive()
         bad = [what for what, is_so in (("it has grown by %d KiB" % grown, grown > GROWTH_KIB and not sbx.sanitizer(api.APID)),
