@@ -196,6 +196,16 @@ int dk_container_limit(struct dk_sandbox *sb, const struct rt_limits *l, struct 
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
+static bool not_there(const struct rt_host *host, const char *name, uint32_t limit_ms)
+{
+	char path[DK_NAME_MAX + 64];
+	struct dk_ask ask = { .method = DK_GET, .path = path, .limit_ms = limit_ms };
+	dk_autoanswer a = DK_ANSWER_INIT;
+
+	(void)snprintf(path, sizeof(path), "/containers/%s/json", name);
+	return dk_call(host, &ask, &a, NULL) == 0 && a.status == 404;
+}
+
 bool dk_container_gone(const struct rt_host *host, const char *name, uint32_t limit_ms)
 {
 	char path[DK_NAME_MAX + 64];
@@ -203,9 +213,11 @@ bool dk_container_gone(const struct rt_host *host, const char *name, uint32_t li
 	dk_autoanswer a = DK_ANSWER_INIT;
 
 	(void)snprintf(path, sizeof(path), "/containers/%s?force=1&v=1", name);
-	/* 409: somebody else is at it. */
-	return dk_call(host, &ask, &a, NULL) == 0 &&
-	       (a.status == 204 || a.status == 404 || a.status == 409);
+	if (dk_call(host, &ask, &a, NULL) < 0)
+		return false;
+	/* 409: somebody else is at it, or the engine cannot do it now. */
+	return a.status == 204 || a.status == 404 ||
+	       (a.status == 409 && not_there(host, name, limit_ms));
 }
 
 void dk_container_remove(struct dk_sandbox *sb)

@@ -118,7 +118,7 @@ class Others(conf.Alone):
         one, admin = api.user("user-1"), api.user("boss", role="admin")
         with self.server({**api.USERS, **conf.FOREGROUND, "artifact_reconcile_interval_sec": 1}) as a:
             a.run({"command": ["sh", "-c", "printf hello > out.txt"], "capture_patterns": ["out.txt"]}, one)
-            a.change("INSERT INTO usage_totals VALUES ('user-ghost', 0, 0, 7)")
+            a.change("INSERT INTO usage_totals (owner, runs, log_bytes, artifact_bytes) VALUES ('user-ghost', 0, 0, 7)")
             a.change("UPDATE usage_totals SET artifact_bytes = artifact_bytes + 9 WHERE owner = 'user-1'")
             # It may have met the first one before the second was there.
             seen = 0
