@@ -202,9 +202,11 @@ static int check_run(struct orch *o, const char *id, struct found *found, struct
 	rc = store_artifact_list(o->store, id, add_row, &r, e);
 	if (rc < 0 || r.failed)
 		return rc;
-	if (dir >= 0)
-		r.dir = sbx_open_beneath(dir, "artifacts", O_RDONLY | O_DIRECTORY, 0);
-	if ((r.dir < 0 && r.dir != -ENOENT && dir >= 0) || look_at_rows(&r) < 0)
+	/* Only what is surely not there is missing: a host out of descriptors loses nobody's. */
+	r.dir = dir >= 0 ? sbx_open_beneath(dir, "artifacts", O_RDONLY | O_DIRECTORY, 0)
+		: dir == -SBX_E_RUN_NOT_FOUND ? -ENOENT
+					      : -EIO;
+	if ((r.dir < 0 && r.dir != -ENOENT) || look_at_rows(&r) < 0)
 		return 0;
 	if (r.n_wrong)
 		rc = correct(o, id, &r, found, e);

@@ -73,6 +73,18 @@ class Reconcile(unittest.TestCase):
             shutil.rmtree(self.run_.files())
         self.assertEqual((self.run_.artifacts(), len(other.artifacts()), self.usage()), ({}, 3, 14))
 
+    def test_a_run_whose_files_cannot_be_looked_at(self):
+        """What is not known to be gone is not forgotten, or the next comparison would remove the files."""
+        other, aside = self.made(), self.run_.files() + ".aside"
+        with self.stopped():
+            os.rename(self.run_.files(), aside)
+            with open(self.run_.files(), "wb"):
+                pass
+            os.unlink(other.files("artifacts", "a"))
+        os.unlink(self.run_.files())
+        os.rename(aside, self.run_.files())
+        self.assertEqual((len(self.run_.artifacts()), len(other.artifacts()), self.usage()), (3, 2, 14 + 9))
+
     def test_a_link_in_the_place_of_a_file_is_no_file(self):
         with self.stopped():
             os.unlink(self.path("a"))
