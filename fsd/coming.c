@@ -78,8 +78,15 @@ struct imports *coming_imports_new(void)
 
 void coming_imports_free(struct imports *im)
 {
+	struct turn *t;
+
 	if (!im)
 		return;
+	while ((t = im->first)) {
+		im->first = t->next;
+		fuse_reply_err(t->job.req, ENOTCONN);
+		free(t);
+	}
 	for (size_t i = 0; i < IMG_ERRORS; i++)
 		free(im->failures[i].text);
 	pthread_mutex_destroy(&im->lock);
@@ -226,6 +233,7 @@ static void next(struct fsd *f)
 	struct imports *im = f->imports;
 
 	for (;;) {
+		struct coming *c;
 		struct turn *t;
 		int r;
 
@@ -240,7 +248,11 @@ static void next(struct fsd *f)
 		pthread_mutex_unlock(&im->lock);
 		if (!t)
 			return;
+		c = (struct coming *)t->job.h;
+		pthread_mutex_lock(&c->lock);
 		r = writers_give_job(f->writers, &t->job);
+		c->fresh |= r < 0; /* nobody has looked at it */
+		pthread_mutex_unlock(&c->lock);
 		free(t);
 		if (r == 0)
 			return;
@@ -269,6 +281,7 @@ static void answer(struct fsd *f, struct job *j, int r)
 	pthread_mutex_unlock(&f->imports->lock);
 	pthread_mutex_lock(&c->lock);
 	c->result = r;
+	c->fresh |= r == -EINTR;
 	fuse_reply_err(j->req, -r);
 	pthread_mutex_unlock(&c->lock);
 	next(f);
@@ -296,7 +309,9 @@ void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	t->job = (struct job){ .req = req, .perform = perform, .answer = answer, .h = &c->h };
+	t->job = (struct job){
+		.req = req, .perform = perform, .answer = answer, .h = &c->h, .must_answer = true
+	};
 	pthread_mutex_lock(&im->lock);
 	*im->last = t;
 	im->last = &t->next;

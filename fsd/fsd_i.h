@@ -324,6 +324,7 @@ struct job {
 	int fd;		  /* borrowed from an open file, which stays open until it is answered */
 	struct handle *h; /* the same */
 	bool datasync;
+	bool must_answer; /* others wait for answer(), also when its caller is interrupted */
 };
 /* Hands a copy to a writer; answers when there is none, and says so: -errno. */
 int writers_give_job(struct writers *w, const struct job *j);

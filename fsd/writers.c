@@ -71,7 +71,7 @@ static void interrupted(fuse_req_t req, void *data)
 	pthread_mutex_lock(&w->lock);
 	for (a = w->first; a && a->req != req;)
 		a = a->next;
-	queued = a && a->queued;
+	queued = a && a->queued && !(a->job && a->job->must_answer);
 	if (queued)
 		take(w, a);
 	else if (a)
@@ -218,7 +218,7 @@ static void perform(struct writers *w, struct act *a)
 		return;
 	}
 	store_give_up_when(&a->give_up);
-	r = j->perform(w->f, j);
+	r = j->must_answer && atomic_load(&a->give_up) ? -EINTR : j->perform(w->f, j);
 	store_give_up_when(NULL);
 	writers_done(w, a);
 	j->answer(w->f, j, r);

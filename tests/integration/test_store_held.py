@@ -129,6 +129,27 @@ class Others(HeldCase):
         self.assertEqual(fskit.wait_exit(p), 0)
         self.assertEqual(run.wait(), "killed")
 
+    def bring(self, name):
+        """A process that makes this file and closes it, which is when it is imported: it is no image."""
+        code = "import os, sys; f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT); os.write(f, b'no'); os.close(f)"
+        p = subprocess.Popen([sys.executable, "-c", code, os.path.join(self.m.mnt, "images", name)],
+                             stderr=subprocess.DEVNULL)
+        self.addCleanup(p.kill)
+        return p
+
+    def test_an_image_whose_copy_ends_before_its_turn(self):
+        """All who write are busy, so nobody has begun with it; the next one must not wait for it."""
+        self.hold()
+        waiting = self.submit_later("e%02d" % i for i in range(12))
+        given_up = self.bring("a.tar")
+        fskit.blocked_in(given_up.pid, {"x86_64": "3", "aarch64": "57"}, 20)
+        given_up.send_signal(signal.SIGTERM)
+        self.release()
+        self.assertEqual(fskit.wait_exit(given_up), -signal.SIGTERM)
+        self.assertEqual([fskit.wait_exit(p) for p in waiting], [0] * 12)
+        self.assertEqual(fskit.wait_exit(self.bring("b.tar")), 1)
+        self.assertEqual(os.listdir(os.path.join(self.m.mnt, "images")), ["b.error"])
+
     def test_runs_whose_descriptors_are_closed(self):
         """Closing one that binds a run writes, too, and nobody waits for that."""
         fds, runs = [], []
