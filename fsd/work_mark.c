@@ -145,24 +145,12 @@ static void put_off(struct work_mark *m)
 	m->due_us = at < m->last_us ? at : m->last_us;
 }
 
-void work_watch(struct work_node *n, bool fresh)
+/* n is pinned: its descriptor is not closed before there is a mark, nor afterwards. */
+static void add_mark(struct work_watch *w, struct work_node *n, bool look)
 {
-	struct work_watch *w = n->work->f->work->watch;
-	struct work_mark *m;
-	bool ok, full, look;
+	struct work_mark *m = new_mark(n);
+	bool ok;
 
-	if (!w || !S_ISDIR(n->is.type))
-		return;
-	pthread_mutex_lock(&w->t->lock);
-	ok = !n->mark;
-	if (!ok && fresh)
-		put_off(n->mark);
-	full = w->n_marks >= w->max;
-	look = fresh && made_just_now(w, n);
-	pthread_mutex_unlock(&w->t->lock);
-	if (!ok || full)
-		return;
-	m = new_mark(n);
 	if (!m)
 		return;
 	m->look = look;
@@ -180,6 +168,27 @@ void work_watch(struct work_node *n, bool fresh)
 		free(m);
 	else if (look)
 		work_watch_wake(w);
+}
+
+void work_watch(struct work_node *n, bool fresh)
+{
+	struct work_watch *w = n->work->f->work->watch;
+	bool ok, full, look;
+
+	if (!w || !S_ISDIR(n->is.type))
+		return;
+	pthread_mutex_lock(&w->t->lock);
+	ok = !n->mark;
+	if (!ok && fresh)
+		put_off(n->mark);
+	full = w->n_marks >= w->max;
+	look = fresh && made_just_now(w, n);
+	pthread_mutex_unlock(&w->t->lock);
+	if (!ok || full)
+		return;
+	work_pin_more(n);
+	add_mark(w, n, look);
+	work_unpin(n);
 }
 
 void work_unhash_mark(struct work_node *n)
