@@ -76,11 +76,15 @@ static void add_options(const struct orch *o, struct sbx_buf *out)
 static int spawn(struct orch *o, char **argv, int file, int extra, int out, pid_t *ret)
 {
 	const struct orch_config *c = orch_config(o);
+	/* Above the others, since it may be the number that one of them gets before it. */
+	sbx_autoclose int high = extra >= 0 ? fcntl(extra, F_DUPFD_CLOEXEC, 5) : -1;
 	posix_spawn_file_actions_t fa;
 	posix_spawnattr_t attr;
 	sigset_t none, all;
 	int r;
 
+	if (extra >= 0 && high < 0)
+		return errno;
 	posix_spawn_file_actions_init(&fa);
 	posix_spawnattr_init(&attr);
 	sigemptyset(&none);
@@ -93,7 +97,7 @@ static int spawn(struct orch *o, char **argv, int file, int extra, int out, pid_
 	(void)posix_spawn_file_actions_adddup2(&fa, out, 1);
 	(void)posix_spawn_file_actions_adddup2(&fa, c->file, 3);
 	if (extra >= 0)
-		(void)posix_spawn_file_actions_adddup2(&fa, extra, 4);
+		(void)posix_spawn_file_actions_adddup2(&fa, high, 4);
 	(void)posix_spawn_file_actions_addclosefrom_np(&fa, extra >= 0 ? 5 : 4);
 	r = posix_spawn(ret, argv[0], &fa, &attr, argv, environ);
 	posix_spawn_file_actions_destroy(&fa);
