@@ -4,7 +4,7 @@
  * same for everybody; so what is private to its owner has an access control list that names the
  * administrators, too, and the kernel asks for it when somebody comes for whom owner and others do
  * not decide. With a list, the group bits of the mode are its mask, and the list itself gives the
- * group nothing.
+ * group what everybody has, which is nothing but in images/.
  *
  * The kernel keeps what it has read. So the names are those of the mount's start, and without any
  * there are no lists and no requests for them.
@@ -66,7 +66,7 @@ static size_t make_list(const struct fsd *f, fuse_ino_t ino, mode_t mode, struct
 	entry(a, &n, ACL_OWNER, owner_bits(mode), nobody);
 	for (size_t i = 0; i < f->n_admins; i++)
 		entry(a, &n, ACL_USER, admin_bits(ino, mode), f->admins[i]);
-	entry(a, &n, ACL_GROUP, 0, nobody);
+	entry(a, &n, ACL_GROUP, mode & 7, nobody);
 	entry(a, &n, ACL_MASK, admin_bits(ino, mode), nobody);
 	entry(a, &n, ACL_OTHER, mode & 7, nobody);
 	return offsetof(struct acl, entries) + n * sizeof(a->entries[0]);

@@ -228,6 +228,14 @@ class Others(unittest.TestCase):
             self.assertEqual(fskit.as_user(12345, other_user, where), [["x"], "root\n", False, 13, 13, 13])
             self.assertEqual(os.listdir(where), ["x"])
 
+    def test_with_administrators_the_group_of_the_server_may_read_like_others(self):
+        with sbx.Mount(opts=("allow_other",), settings={"admins": "uid:12345"}) as m:
+            where = os.path.join(m.mnt, "images")
+            for group in (os.getgid(), 23456):
+                done = subprocess.run(["sh", "-c", "ls %s && ! mkdir %s/d 2>/dev/null" % (where, where)], user=23456,
+                                      group=group, extra_groups=[], check=False, stderr=subprocess.PIPE)
+                self.assertEqual((done.returncode, done.stderr), (0, b""))
+
     def test_an_administrator_who_is_not_root_may(self):
         with sbx.Mount(opts=("allow_other",), settings={"admins": "uid:12345"}) as m:
             where = os.path.join(m.mnt, "images")
