@@ -161,6 +161,8 @@ struct dk_sandbox {
 	int in, out, err; /* the runner's ends of the pipes */
 	int workspace;	  /* O_RDONLY directory */
 
+	struct egress *egress; /* owned; NULL: no network */
+
 	bool stdin_open, prepared, started;
 	bool over;	  /* the end is known */
 	bool asked;	  /* the engine was asked how it ended */
@@ -203,6 +205,16 @@ int dk_fill(struct dk_sandbox *sb, const struct rt_plan *p, struct sbx_error *e)
 bool dk_tell(struct dk_sandbox *sb, const struct dk_msg *m);
 /* Waits for one message. */
 int dk_await(struct dk_sandbox *sb, struct dk_msg *ret, int64_t limit_ms, struct sbx_error *e);
+
+/* ---- network.c ------------------------------------------------------------------------------- */
+
+/* Reads the list of a plan and looks its names up, before there is a container; *ret stays NULL
+ * without a list. POLICY_UNSUPPORTED. */
+int dk_network_open(const struct rt_plan *p, struct egress **ret, struct sbx_error *e);
+/* Between the start of the container and the first instruction of the command: its network
+ * namespace is there, and nothing but process 1 is in it. Takes *egress, unless it is NULL.
+ * POLICY_UNSUPPORTED: nothing may begin in there. */
+int dk_network_enter(struct dk_sandbox *sb, struct egress **egress, struct sbx_error *e);
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 

@@ -50,6 +50,7 @@ static void teardown(struct dk_sandbox *sb)
 	int *fds[] = { &sb->pidfd, &sb->exit, &sb->in, &sb->out, &sb->err, &sb->workspace };
 
 	dk_container_remove(sb);
+	(void)egress_close(sbx_steal(&sb->egress));
 	for (size_t i = 0; i < SBX_COUNT(fds); i++)
 		sbx_closep(fds[i]);
 	dk_sandbox_init(sb, host);
@@ -99,9 +100,10 @@ static int check_plan(const struct rt_plan *p, struct sbx_error *e)
 			return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the path of file %zu %s", i,
 					problem);
 	}
-	if (p->network != RT_NET_DENY_ALL)
+	if (p->network != RT_NET_DENY_ALL && !(p->network == RT_NET_ALLOWLIST && p->egress))
 		return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
-				"runtime 'docker' supports network_policy deny_all only");
+				"runtime 'docker' supports network_policy deny_all, and allowlist "
+				"with a list");
 	return 0;
 }
 
@@ -120,25 +122,19 @@ static bool same_limits(const struct rt_limits *a, const struct rt_limits *b)
 	return a->memory_bytes == b->memory_bytes && a->pids == b->pids && a->cpu == b->cpu;
 }
 
-/* Between the start of the container and the first instruction of the command: its network
- * namespace is there, and nothing but process 1 is in it. Rules for what it may reach belong
- * here; deny_all has a namespace with loopback alone, and needs none. */
-static int gate(struct dk_sandbox *sb, const struct rt_plan *p, struct sbx_error *e)
-{
-	(void)sb;
-	return p->network == RT_NET_DENY_ALL ? 0
-					     : sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
-							"there are no rules for the network");
-}
-
 static int prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *e)
 {
 	struct dk_sandbox *sb = of(s);
 	const struct rt_limits *l = &p->limits;
+	SBX_AUTO(egress_closep) struct egress *egress = NULL;
 	int r = check_plan(p, e);
 
+	if (r == 0)
+		r = dk_network_open(p, &egress, e);
 	if (r < 0)
 		return r;
+	/* One that was made ahead will do for any network: its namespace is as new as its process 1
+	 * has left it, which does nothing there. */
 	if (sb->image_name && !fits(sb, p))
 		teardown(sb);
 	if (!sb->image_name)
@@ -148,7 +144,7 @@ static int prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_err
 	if (r == 0)
 		r = dk_fill(sb, p, e);
 	if (r == 0)
-		r = gate(sb, p, e);
+		r = dk_network_enter(sb, &egress, e);
 	if (r < 0)
 		return r;
 	if (p->workspace_fd >= 0) {
@@ -346,6 +342,11 @@ static bool reap(struct rt_sandbox *s, struct rt_exit *out)
 		x->killed_by_us =
 			sb->killed || (!x->lost && WIFSIGNALED(x->status) &&
 				       (sb->signals & UINT64_C(1) << (WTERMSIG(x->status) - 1)));
+		x->has_egress = sb->egress;
+		if (sb->egress) {
+			egress_count(sb->egress, &x->egress);
+			x->egress_list = egress_list(sb->egress);
+		}
 	}
 	*out = *x;
 	return true;

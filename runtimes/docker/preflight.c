@@ -123,7 +123,8 @@ static bool ends_well(struct rt_sandbox *sb, int exit_fd, int64_t until_us)
 	return false;
 }
 
-static bool run_once(const struct rt_host *host, const char *image, int64_t until_us)
+static bool run_once(const struct rt_host *host, const char *image,
+		     const struct egress_config *egress, int64_t until_us)
 {
 	char program[] = DK_INSIDE_START, argument[] = "nothing", path[] = "PATH=/bin";
 	char *argv[] = { program, argument, NULL };
@@ -141,7 +142,8 @@ static bool run_once(const struct rt_host *host, const char *image, int64_t unti
 			    .workspace_inodes = 64,
 			    .tmp_bytes = 1 << 20,
 			    .cpu = 1 },
-		.network = RT_NET_DENY_ALL,
+		.network = egress ? RT_NET_ALLOWLIST : RT_NET_DENY_ALL,
+		.egress = egress,
 		.workspace_fd = -1,
 	};
 	struct rt_fds fds = { -1, -1, -1, -1, -1 };
@@ -167,7 +169,7 @@ static bool run_once(const struct rt_host *host, const char *image, int64_t unti
 /* ---- what it can ----------------------------------------------------------------------------- */
 
 struct abilities {
-	bool limits, seccomp, rootless;
+	bool limits, seccomp, rootless, allowlist;
 };
 
 static bool is_true(struct json_object *o, const char *name)
@@ -225,6 +227,10 @@ static char *host_json(const struct abilities *can)
 
 static bool try_it(const struct rt_host *host, int64_t until_us, struct abilities *can)
 {
+	/* A network with one target, which is for documentation (RFC 5737) and is not spoken to. */
+	const struct egress_config egress = { .operator_list = "192.0.2.1",
+					      .uid_base = host->uid_base,
+					      .uid_range = host->uid_range };
 	char image[DK_ID_MAX];
 	bool works;
 
@@ -234,7 +240,8 @@ static bool try_it(const struct rt_host *host, int64_t until_us, struct abilitie
 	remove_old_images(host);
 	works = make_image(host, image);
 	if (works) {
-		works = run_once(host, image, until_us);
+		works = run_once(host, image, NULL, until_us);
+		can->allowlist = works && host->egress && run_once(host, image, &egress, until_us);
 		remove_image(host, image);
 	}
 	return works;
@@ -255,6 +262,7 @@ void dk_preflight(const struct rt_host *host, struct rt_preflight *out)
 	/* What nobody trusts needs limits that hold, and a filter of system calls. */
 	out->untrusted = !works || (can.limits && (can.seccomp || dk_settings(host)->seccomp));
 	out->deny_all_ready = works;
+	out->allowlist_ready = can.allowlist;
 	if (works)
 		out->host_json = host_json(&can);
 	else

@@ -230,7 +230,10 @@ static int host_config(const struct dk_sandbox *sb, const struct rt_limits *l,
 	put_text(config, "NetworkMode", "none");
 	put_text(config, "IpcMode", "private");
 	put_text(config, "CgroupnsMode", "private");
-	put(config, "Dns", one("127.0.0.1")); /* or there would be the host's own servers to read */
+	/* The relay's, when there is one; or there would be the host's own servers and domains to
+	 * read. */
+	put(config, "Dns", one("127.0.0.1"));
+	put(config, "DnsSearch", one(".")); /* none */
 	put(config, "CapDrop", one("ALL"));
 	put_bool(config, "Privileged", false);
 	put_bool(config, "Init", false);

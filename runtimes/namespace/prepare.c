@@ -241,20 +241,10 @@ int ns_fit_ahead(struct ns_sandbox *sb, const struct rt_limits *limits, struct s
 
 /* ---- network --------------------------------------------------------------------------------- */
 
-/* Whatever it is, the policy could not be carried out. */
-static int policy_failed(int r, struct sbx_error *e)
-{
-	if (r == 0 || r == -SBX_E_NO_MEMORY)
-		return r;
-	if (e)
-		e->code = SBX_E_POLICY_UNSUPPORTED;
-	return -SBX_E_POLICY_UNSUPPORTED;
-}
-
 /* The list and its names, before anything is made for the run. */
 static int open_network(const struct rt_plan *p, struct egress **ret, struct sbx_error *e)
 {
-	return p->network == RT_NET_DENY_ALL ? 0 : policy_failed(egress_open(p->egress, ret, e), e);
+	return p->network == RT_NET_DENY_ALL ? 0 : egress_failed(egress_open(p->egress, ret, e), e);
 }
 
 static int enter_network(struct ns_sandbox *sb, struct egress **egress, struct sbx_error *e)
@@ -265,7 +255,7 @@ static int enter_network(struct ns_sandbox *sb, struct egress **egress, struct s
 		return 0;
 	netns = sb->net ? ns_net_use(sb->net) : sb->netns;
 	sb->egress = sbx_steal(egress);
-	return policy_failed(egress_enter(sb->egress, netns, sb->net ? -1 : sb->userns, e), e);
+	return egress_failed(egress_enter(sb->egress, netns, sb->net ? -1 : sb->userns, e), e);
 }
 
 int ns_prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_error *e)

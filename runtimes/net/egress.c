@@ -339,6 +339,15 @@ int egress_enter(struct egress *x, int netns, int userns, struct sbx_error *e)
 	return 0;
 }
 
+int egress_failed(int r, struct sbx_error *e)
+{
+	if (r == 0 || r == -SBX_E_NO_MEMORY)
+		return r;
+	if (e)
+		e->code = SBX_E_POLICY_UNSUPPORTED;
+	return -SBX_E_POLICY_UNSUPPORTED;
+}
+
 /* ---- counters -------------------------------------------------------------------------------- */
 
 /* A process that is there has nothing to say unasked. */

@@ -61,6 +61,9 @@ int egress_open(const struct egress_config *c, struct egress **ret, struct sbx_e
  * there.
  */
 int egress_enter(struct egress *x, int netns, int userns, struct sbx_error *e);
+/* For drivers: whatever egress_open or egress_enter has failed with, the policy could not be
+ * carried out: POLICY_UNSUPPORTED, but for NO_MEMORY. */
+int egress_failed(int r, struct sbx_error *e);
 /* What was let through and what not, up to now. Waits two seconds at the most. */
 void egress_count(struct egress *x, struct egress_counters *ret);
 /* {"targets":[...],"pins":{...}}: what the list stood for when it was opened, for the record.

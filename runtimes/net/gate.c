@@ -5,6 +5,7 @@
  * sandbox.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -15,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fs.h"
 #include "runtimes/net/egress_i.h"
 #include "runtimes/net/netlink.h"
 #include "runtimes/net/rules.h"
@@ -127,6 +129,13 @@ static int fail(struct sbx_error *e, int err, const char *what)
 			      "network_policy allowlist cannot be enforced: cannot %s", what);
 }
 
+/* An engine makes its containers without IPv6. Where there is none at all, this fails, and the
+ * sandbox has none either. */
+static void enable_ipv6(void)
+{
+	(void)sbx_write_file(AT_FDCWD, "/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0");
+}
+
 static int go_in(const struct gate_config *c, struct sbx_error *e)
 {
 	int r;
@@ -135,6 +144,7 @@ static int go_in(const struct gate_config *c, struct sbx_error *e)
 		return fail(e, errno, "enter the sandbox's user namespace");
 	if (setns(c->netns, CLONE_NEWNET) < 0)
 		return fail(e, errno, "enter the sandbox's network namespace");
+	enable_ipv6();
 	r = net_drop_rights(rights, c->uid);
 	return r < 0 ? fail(e, -r, "drop rights") : 0;
 }

@@ -40,6 +40,8 @@ static const char fixed[] =
 	" counter n_other { }\n"
 	" chain out {\n"
 	"  type filter hook output priority filter; policy drop;\n"
+	/* Whoever made the namespace may have put another device into it. */
+	"  oifname != \"lo\" counter name n_other drop\n"
 	/* The sandbox with itself, and what is sent back to it. */
 	"  ip daddr { 127.0.0.0/8, " NET_SELF4 " } accept\n"
 	"  ip6 daddr { ::1, " NET_SELF6 " } accept\n"
@@ -55,6 +57,7 @@ static const char fixed[] =
 	" }\n"
 	" chain in {\n"
 	"  type filter hook prerouting priority mangle; policy drop;\n"
+	"  iifname != \"lo\" drop\n"
 	"  ip daddr { 127.0.0.0/8, " NET_SELF4 " } accept\n"
 	"  ip6 daddr { ::1, " NET_SELF6 " } accept\n";
 

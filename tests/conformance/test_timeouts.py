@@ -82,6 +82,23 @@ class Container(conf.Docker):
         self.assertEqual((doc["phase"], doc["message"]), ("timed_out", "execution_timeout"))
         self.assertFalse(cancel["cancelled"])
 
+    def test_T188_a_container_with_a_network_that_takes_too_long_goes(self):
+        import engine
+        gate = engine.Gate(self.engine)
+        self.addCleanup(gate.close)
+        before = self.engine.call("GET", "/networks").json()
+        with self.docker(docker_host=gate.socket, egress_enforcement="true", egress_granular_enforcement="true",
+                         egress_allowlist="192.0.2.1", **conf.FOREGROUND) as a:
+            gate.held = b"/containers/create"
+            answer = a.try_run({"spec_version": "1.0", "runtime": "docker", "base_image": self.IMAGE,
+                                "command": ["echo", "executed"], "network_policy": "allowlist",
+                                "startup_timeout_sec": 1, "timeout_sec": 30})
+            self.assertEqual(answer.status, 200, answer)
+            self.assertEqual((answer.json["phase"], answer.json["message"]), ("timed_out", "startup_timeout"))
+            gate.release()
+            self.nothing_left()
+            self.assertEqual(self.engine.call("GET", "/networks").json(), before)
+
     def test_T190_a_container_goes_after_its_command(self):
         doc, cancel = self.in_foreground("python", "-c", "print(1)", timeout_sec=5)
         self.assertEqual((doc["phase"], doc["exit_code"]), ("completed", 0))

@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import house  # noqa: E402
 from house import sbx  # noqa: E402
 import engine  # noqa: E402
+import nethosts  # noqa: E402
 from workkit import Session  # noqa: E402
 
 SHELL = "shell:1"
@@ -84,19 +85,52 @@ class Case(unittest.TestCase):
             self.assertTrue(house.wait_gone(pid))
 
 
+def named(name):
+    """Processes of this name, whosever they are."""
+    found = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open("/proc/%s/comm" % pid) as f:
+            found |= {int(pid)} if f.read().strip() == name else set()
+    return found
+
+
+def parent(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return int(f.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
 class Many(Case):
     def test_all_runners_and_their_door(self):
-        m = self.door(max_concurrent_runs=MANY, host_memory_budget_mb=1 << 20, host_cpu_budget=1000)
+        self.kill_many({}, {})
+
+    @unittest.skipIf(nethosts.reason_not_here(), nethosts.reason_not_here())
+    def test_all_runners_of_runs_with_a_network(self):
+        networks, links = self.networks(), os.listdir("/sys/class/net")
+        self.kill_many({"egress_enforcement": "true", "egress_granular_enforcement": "true",
+                        "egress_allowlist": "192.0.2.1"}, {"network_policy": "allowlist"}, helpers=2)
+        self.assertEqual((self.networks(), os.listdir("/sys/class/net")), (networks, links))
+
+    def networks(self):
+        return sorted(n["Id"] for n in E.call("GET", "/networks").json())
+
+    def kill_many(self, settings, document, helpers=0):
+        m = self.door(max_concurrent_runs=MANY, host_memory_budget_mb=1 << 20, host_cpu_budget=1000, **settings)
         runs = [self.submit(m, "echo ran; cat; echo end", interactive=True, spec_version="1.1",
-                            resources={"memory_mb": 64}) for _ in range(MANY)]
+                            resources={"memory_mb": 64}, **document) for _ in range(MANY)]
         for run in runs:
             run.stream_until(b"ran\n", timeout=60)
         self.assertEqual(len(E.containers()), MANY)
         inside = [E.container_of(run)["State"]["Pid"] for run in runs]
+        own = set(self.runners(m))
+        beside = [p for name in ("egress-gate", "egress-relay") for p in named(name) if parent(p) in own]
+        self.assertEqual(len(beside), helpers * MANY)
         m.proc.send_signal(signal.SIGSTOP)  # so that it replaces none of them
         self.kill_all(self.runners(m))
         m.kill()
-        for pid in inside:  # process 1 of each goes with its runner, before anybody sweeps
+        for pid in inside + beside:  # process 1 of each goes with its runner, before anybody sweeps
             self.assertTrue(house.wait_gone(pid))
         m.start()
         for run in runs:

@@ -8,6 +8,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import escape  # noqa: E402
+import test_escape_egress as egress  # noqa: E402
 import test_escape_files as files  # noqa: E402
 import test_escape_kernel as kernel  # noqa: E402
 import test_escape_network as network  # noqa: E402
@@ -49,6 +50,9 @@ BUILT_OTHERWISE = {
     "proc_1_by_thread": "names alone",
     "ping_socket": "the engine allows them to everybody, and there is nobody to ping",
 }
+# The same of those that have a network.
+EGRESS_ALSO = {}
+EGRESS_BUT = {"ping": "the engine allows the socket to everybody; what it sends is dropped, as test_network_docker.py tries"}
 
 
 def setUpModule():
@@ -65,18 +69,18 @@ def settings():
             "docker_default_image": PYTHON}
 
 
-def adapted(rows):
-    return [escape.Row(r.name, r.code, r.expect + ((ALSO[r.name],) if r.name in ALSO else ()), trust=r.trust)
-            for r in rows if r.name not in BUILT_OTHERWISE]
+def adapted(rows, also, but):
+    return [escape.Row(r.name, r.code, r.expect + ((also[r.name],) if r.name in also else ()), trust=r.trust)
+            for r in rows if r.name not in but]
 
 
-def group(name, rows):
-    made = escape.group(name, adapted(rows))
+def group(name, rows, also=ALSO, but=BUILT_OTHERWISE, more=(), spec=()):
+    made = escape.group(name, adapted(rows, also, but), spec=dict(spec))
 
     class Group(made):
         @classmethod
         def setUpClass(cls):
-            cls.settings = settings()
+            cls.settings = {**settings(), **dict(more)}
             super().setUpClass()
     Group.__name__ = Group.__qualname__ = name
     return Group
@@ -90,6 +94,7 @@ Programs = group("Programs", files.programs)
 Kernel = group("Kernel", kernel.rows)
 Network = group("Network", network.rows)
 Processes = group("Processes", process.processes)
+Egress = group("Egress", egress.rows, EGRESS_ALSO, EGRESS_BUT, egress.SETTINGS, egress.SPEC)
 
 
 class Table(unittest.TestCase):
@@ -98,6 +103,7 @@ class Table(unittest.TestCase):
                                      network.rows, process.processes) for r in rows}
         self.assertEqual((set(ALSO) | set(BUILT_OTHERWISE)) - names, set())
         self.assertEqual(set(ALSO) & set(BUILT_OTHERWISE), set())
+        self.assertEqual((set(EGRESS_ALSO) | set(EGRESS_BUT)) - {r.name for r in egress.rows}, set())
 
 
 class Others(escape.Attempts):

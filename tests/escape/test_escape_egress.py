@@ -103,8 +103,9 @@ s1.bind(("127.0.0.1", port))""", "EADDRINUSE"),
 if V6:
     rows.append(Row("tcp_host_v6_address", 'connect(socket.AF_INET6, (%r, C["port"]))' % V6, SHUT + ("EAFNOSUPPORT",)))
 
-Egress = group("Egress", rows, spec={"network_policy": "allowlist"},
-               settings={"egress_enforcement": "true", "egress_granular_enforcement": "true", "egress_allowlist": LISTED})
+SPEC = {"network_policy": "allowlist"}
+SETTINGS = {"egress_enforcement": "true", "egress_granular_enforcement": "true", "egress_allowlist": LISTED}
+Egress = group("Egress", rows, spec=SPEC, settings=SETTINGS)
 
 if __name__ == "__main__":
     sbx.main()

@@ -9,6 +9,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import engine  # noqa: E402
+import nethosts  # noqa: E402
 import sbx  # noqa: E402
 from workkit import Session  # noqa: E402
 
@@ -84,6 +85,22 @@ class Podman(sbx.Case):
             with sbx.Mount(state=state, settings=self.settings) as m:
                 self.assertEqual(m.run({"command": ["true"]}).exit, "0")
         self.assertEqual([c for c in E.containers() if c["Labels"]["sandboxfs.state"] == mine], [])
+
+    @unittest.skipIf(nethosts.reason_not_here(), nethosts.reason_not_here())
+    def test_a_network_by_allowlist(self):
+        with nethosts.Host("allowed") as a, nethosts.Host("forbidden", sniffs=True) as f, \
+                sbx.Mount(settings={**self.settings, "egress_enforcement": "true", "egress_granular_enforcement": "true",
+                                    "egress_allowlist": "good.test,%s,%s" % (a.v4, a.v6), "egress_dns": a.v4}) as m:
+            a.zone({"good.test": {"A": [a.v4]}})
+            script = ("for a in %s [%s] %s; do wget -q -O - http://$a/ 2>&1; done; nslookup -type=a good.test; "
+                      "ls /etc/resolv.conf" % (a.v4, a.v6, f.v4))
+            run = m.run({"runtime": "docker", "base_image": SHELL, "command": ["sh", "-c", script],
+                         "network_policy": "allowlist"}, timeout=60)
+            self.assertEqual((run.exit, run.stdout.decode().splitlines()[:2]), ("1", ["allowed 80", "allowed 80"]), run.json()["message"])
+            self.assertIn(b"refused", run.stdout)
+            # It writes no file about name servers, and without one libraries ask the loopback device.
+            self.assertIn("good.test\nAddress: %s\n" % a.v4, run.stdout.decode())
+            self.assertEqual(f.seen()["packets"], [])
 
 
 if __name__ == "__main__":

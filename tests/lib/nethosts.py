@@ -4,6 +4,7 @@ host by a pair of veth devices, and is gone with its process. Nothing leaves the
 (any port of HTTP), an echo of UDP (ECHO), and a name server over UDP and TCP whose zone the test can change; it
 remembers all that reached it. Run as a program this file is such a host."""
 import contextlib
+import ipaddress
 import json
 import os
 import random
@@ -185,7 +186,7 @@ class Host:
         self.near4, self.v4 = "10.%d.%d.1" % (a, b), "10.%d.%d.2" % (a, b)
         self.net4 = "10.%d.%d.0/24" % (a, b)
         prefix = "fd%02x:%02x%02x:%04x" % (a, b, random.randrange(256), random.randrange(65536))
-        self.near6, self.v6 = prefix + "::1", prefix + "::2"
+        self.near6, self.v6 = (str(ipaddress.ip_address(prefix + end)) for end in ("::1", "::2"))
         self.device = "sbxt%06x" % random.randrange(1 << 24)
         self.proc = subprocess.Popen(["unshare", "--net", "sh", "-c", 'read go && exec "$@"', "host", sys.executable,
                                       os.path.abspath(__file__), name, *(["sniffs"] if sniffs else [])],

@@ -13,6 +13,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -178,6 +179,60 @@ static void enter__refuses_what_has_a_network(void **state)
 	assert_int_equal(count_fds(), fds);
 }
 
+/* A network of its own besides, towards 192.0.2.0/24; false where such devices cannot be made. */
+static bool add_device(int net)
+{
+	char command[256];
+
+	(void)snprintf(
+		command, sizeof(command),
+		"nsenter --net=/proc/%d/fd/%d sh -c 'ip link add sbxa type veth peer name sbxb && "
+		"ip addr add 192.0.2.9/24 dev sbxa && ip link set sbxa up && ip link set sbxb up'",
+		(int)getpid(), net);
+	return geteuid() == 0 && system(command) == 0;
+}
+
+/* How sending to 192.0.2.1 ends: 0, or errno. */
+static int send_within(int net)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9) };
+	pid_t pid = fork();
+	int status, fd;
+
+	if (pid == 0) {
+		if (setns(net, CLONE_NEWNET) < 0)
+			_exit(200);
+		fd = socket(AF_INET, SOCK_DGRAM, 0);
+		memcpy(&to.sin_addr, (const uint8_t[]){ 192, 0, 2, 1 }, 4);
+		_exit(sendto(fd, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1 ? 0 : errno);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void enter__lets_nothing_out_by_another_device(void **state)
+{
+	const struct egress_config c = { .operator_list = "192.0.2.1" };
+	sbx_autoclose int user = -1, net = make_namespace(&user);
+	struct egress_counters counters;
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct egress *x = NULL;
+
+	(void)state;
+	if (net < 0 || !add_device(net))
+		skip();
+	assert_int_equal(send_within(net), 0);
+	assert_int_equal(egress_open(&c, &x, &e), 0);
+	if (egress_enter(x, net, user, &e) < 0)
+		fail_msg("%s", e.message);
+	assert_int_equal(send_within(net), EPERM);
+	egress_count(x, &counters);
+	assert_true(counters.refused_other >= 1); /* the devices have things to say, too */
+	assert_int_equal(counters.flows, 0);
+	(void)egress_close(x);
+}
+
 static void count__tells_that_a_process_is_lost(void **state)
 {
 	const struct egress_config c = { .operator_list = "192.0.2.1" };
@@ -232,6 +287,7 @@ int main(void)
 		cmocka_unit_test(open__says_what_is_wrong),
 		cmocka_unit_test(enter__stands_until_it_is_closed),
 		cmocka_unit_test(enter__refuses_what_has_a_network),
+		cmocka_unit_test(enter__lets_nothing_out_by_another_device),
 		cmocka_unit_test(count__tells_that_a_process_is_lost),
 		cmocka_unit_test(routes__are_told_apart),
 	};

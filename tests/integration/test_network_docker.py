@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+# run: limit=400
+"""Network policy allowlist in containers of a real engine: all that holds for the runtime namespace, and besides what
+an engine, its rules and its images could have to do with it."""
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import test_network as network  # noqa: E402
+from test_network import nethosts, sbx  # noqa: E402
+import engine  # noqa: E402
+
+PYTHON, BARE = "python:3.11-slim", "bare:1"
+CLONE_NEWNET = 0x40000000
+RUNNER = os.path.join(os.path.abspath(sbx.BUILD), "runtimes", "runner", "sandbox-runner")
+E = None
+
+
+def setUpModule():
+    global E
+    if engine.why_not() or network.NOT_HERE:
+        raise unittest.SkipTest(engine.why_not() or network.NOT_HERE)
+    E = engine.Engine().start()
+    unittest.addModuleCleanup(E.close)
+    E.make_image(PYTHON, engine.root_with_python())
+    E.make_image(BARE, engine.root_without_shell())
+
+
+def settings(of):
+    return {"default_runtime": "docker", "docker_host": of.socket, "docker_pull": "false", "docker_default_image": PYTHON}
+
+
+def of_the_host():
+    """What a network could leave behind on it; rules where there is a program that shows them."""
+    words = [["ip", "-o", "link"], ["ip", "rule"], ["ip", "route"], ["nft", "-s", "list", "ruleset"]]
+    return [subprocess.run(w, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
+            for w in words if shutil.which(w[0])]
+
+
+class Network(network.Network):
+    RUNTIME = "docker"
+    PINGS = ("EPERM", "timed out")  # the engine allows these sockets to everybody, and the rules nobody
+
+    def more(self):
+        return settings(E)
+
+    def setUp(self):
+        super().setUp()
+        self.networks = self.networks_now()
+        self.addCleanup(self.nothing_left)  # after the mounts are gone
+
+    def nothing_left(self):
+        while E.containers():
+            E.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+        self.assertEqual(self.networks_now(), self.networks)
+
+    def networks_now(self):
+        return sorted(n["Id"] for n in E.call("GET", "/networks").json())
+
+
+class Container(Network):
+    """What is not in the other table."""
+
+    def test_nothing_of_it_is_on_the_host(self):
+        before = of_the_host()
+        m, r, pids, _ = self.begin_to_hold()
+        self.assertEqual(of_the_host(), before)
+        (own,) = [c for c in E.containers() if c["Labels"].get("sandboxfs.run") == r.id]
+        self.assertEqual(list(own["NetworkSettings"]["Networks"]), ["none"])
+        os.kill(pids[0], 9)
+        self.assertEqual(r.wait(60), "failed")
+        self.assertEqual(of_the_host(), before)
+        self.assertEqual(m.run({"command": ["true"]}).exit, "0")
+
+    def test_files_about_the_network(self):
+        """The name server is the relay, also where the image has no such file; the others are as without a network."""
+        m = self.mount("good.test")
+        seen = [m.run({"command": ["python3", "-c", "print([open('/etc/' + n).read() for n in ('resolv.conf', 'hosts')])"],
+                       "network_policy": policy}) for policy in ("allowlist", "deny_all")]
+        self.assertEqual([r.exit for r in seen], ["0", "0"])
+        self.assertIn("'nameserver 127.0.0.1\\n'", seen[0].stdout.decode())
+        self.assertNotIn("good.test", seen[0].stdout.decode())
+        self.assertEqual(seen[0].stdout, seen[1].stdout)
+        r = m.run({"command": ["/echo", "cat", "/etc/resolv.conf"], "base_image": BARE, "network_policy": "allowlist"})
+        self.assertEqual((r.exit, r.stdout), ("0", b"cat /etc/resolv.conf\n"))
+
+    def test_made_ahead(self):
+        """A container that waited has a network as new as any, and is used once."""
+        m = self.mount(self.a.v4, docker_warm="true", warm_runners=1)
+        text = "say(get(%r)); print(open('/proc/self/mountinfo').read(), 'end', flush=True); wait()" % self.a.v4
+        seen = set()
+        for policy in ("allowlist", "deny_all", "allowlist"):
+            r = m.submit(network.script(text, interactive=True, spec_version="1.1", network_policy=policy))
+            answer, _, mounts = r.stream_until(b" end").decode().partition("\n")
+            self.assertEqual(answer, "allowed 80" if policy == "allowlist" else "ENETUNREACH")
+            (own,) = [c for c in E.containers() for d in c["Mounts"]
+                      if d["Destination"] == "/.sandbox/door" and d["Source"] in mounts]
+            self.assertNotIn("sandboxfs.run", own["Labels"])  # it was made before the run
+            seen.add(own["Id"])
+            r.ctl("cancel")
+            r.wait()
+        self.assertEqual(len(seen), 3)
+
+    def runner_without(self, right, also_to_try):
+        """A runner that lacks a right, with which it could enter the network of another process."""
+        base = tempfile.mkdtemp(prefix="sbx-test-")
+        self.addCleanup(shutil.rmtree, base)
+        path = os.path.join(base, "runner")
+        with open(path, "w") as f:
+            f.write("#!/bin/sh\n%s\nexec setpriv --bounding-set=-%s %s \"$@\"\n" % (
+                "" if also_to_try else 'case "$*" in *--preflight*) exec %s "$@";; esac' % RUNNER, right, RUNNER))
+        os.chmod(path, 0o755)
+        m = sbx.Mount(settings=dict(network.ON, egress_allowlist=self.a.v4, **self.more()),
+                      env={"SANDBOXFS_RUNNER": path})
+        self.addCleanup(m.close)
+        return m.start()
+
+    def test_a_network_that_cannot_be_entered_is_refused(self):
+        m = self.runner_without("sys_ptrace", also_to_try=True)
+        with open(os.path.join(m.mnt, "runtimes/docker.json")) as f:
+            row = json.load(f)
+        self.assertEqual((row["available"], row["enforcement_ready"]), (True, {"deny_all": True, "allowlist": False}))
+        with self.assertRaises(sbx.Refused) as caught:
+            m.submit(network.script("say('executed')"))
+        self.assertEqual((caught.exception.code, caught.exception.details["reasons"]),
+                         ("policy_unsupported", ["strict_allowlist_not_supported"]))
+        self.assertEqual(m.run({"command": ["true"]}).exit, "0")
+
+    def test_a_network_that_cannot_be_entered_any_more(self):
+        self.fails(self.runner_without("sys_ptrace", also_to_try=False), "cannot open the container's network namespace")
+
+
+# The table is that of the other class.
+for inherited in [n for n in dir(network.Network) if n.startswith("test_")]:
+    setattr(Container, inherited, None)
+
+
+class Rules(unittest.TestCase):
+    """An engine that has rules of its own, in a network namespace that is this test's host: no rule of that host has
+    a part in what a sandbox reaches, whatever it says."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not shutil.which("iptables") or not shutil.which("ip6tables"):
+            raise unittest.SkipTest("iptables is not installed")
+        own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        cls.addClassCleanup(os.close, own)
+        if sbx.libc.unshare(CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "unshare")
+        cls.addClassCleanup(lambda: sbx.libc.setns(own, CLONE_NEWNET))
+        nethosts.ip("link", "set", "lo", "up")
+        cls.engine = engine.Engine(network=True).start()
+        cls.addClassCleanup(cls.engine.close)
+        cls.engine.make_image(PYTHON, engine.root_with_python())
+        cls.a = nethosts.Host("allowed")
+        cls.addClassCleanup(cls.a.close)
+        cls.f = nethosts.Host("forbidden", sniffs=True)
+        cls.addClassCleanup(cls.f.close)
+
+    def test_whatever_they_let_through(self):
+        shown = subprocess.run(["iptables", "-S"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.assertIn("-A DOCKER-USER -j RETURN", shown)
+        text = network.CLIENT + "for a in %r: say(get(a)); say(udp(a))" % ((self.a.v4, self.a.v6, self.f.v4, self.f.v6),)
+        wanted = ["allowed 80", "allowed one allowed two"] * 2 + ["ECONNREFUSED", "EPERM"] * 2
+        with sbx.Mount(settings=dict(network.ON, egress_allowlist="%s,%s" % (self.a.v4, self.a.v6),
+                                     **settings(self.engine))) as m:
+            for rules in ((), (["iptables", "-I", "DOCKER-USER", "-j", "ACCEPT"], ["iptables", "-I", "FORWARD", "-j", "ACCEPT"],
+                               ["ip6tables", "-I", "FORWARD", "-j", "ACCEPT"]), (["iptables", "-F", "FORWARD"],)):
+                with self.subTest(rules):
+                    for words in rules:
+                        subprocess.run(words, check=True)
+                    before = of_the_host()
+                    r = m.run({"command": ["python3", "-c", text], "network_policy": "allowlist"}, timeout=60)
+                    self.assertEqual((r.exit, r.stdout.decode().splitlines()), ("0", wanted), r.json()["message"])
+                    self.assertEqual(self.f.seen(), {"tcp": [], "udp": [], "dns": [], "packets": []})
+                    self.assertEqual(of_the_host(), before)
+
+
+if __name__ == "__main__":
+    sbx.main()
