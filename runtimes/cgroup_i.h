@@ -36,5 +36,8 @@ void cg_leaf_disown(struct cg_leaf *leaf);
 void cg_remove_leaf(const struct cg_base *base, const char *name);
 /* Start time of a process in clock ticks since boot; 0 when there is no such process. */
 uint64_t cg_start_time(pid_t pid);
+/* Is the process that had this start time no more? Only what is certain counts, for whoever asks
+ * takes away what belongs to it. start 0: it was not known. */
+bool cg_process_gone(pid_t pid, uint64_t start);
 
 #endif

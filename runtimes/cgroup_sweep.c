@@ -32,6 +32,21 @@ uint64_t cg_start_time(pid_t pid)
 	return p && !dead && sscanf(p, "%llu", &start) == 1 ? start : 0;
 }
 
+bool cg_process_gone(pid_t pid, uint64_t start)
+{
+	unsigned long long now;
+	bool dead = false;
+	char text[1024];
+	const char *p;
+
+	if (kill(pid, 0) < 0 && errno == ESRCH)
+		return true;
+	p = sbx_proc_stat(pid, 22, text, sizeof(text), &dead);
+	if (!p || sscanf(p, "%llu", &now) != 1) /* no descriptor is free, say */
+		return false;
+	return dead || (start && now != start);
+}
+
 /* Is the process still in the group? Between reading the list and opening the process its number
  * may have gone to somebody else; one that is still listed afterwards is the one meant. */
 static bool listed(int leaf, pid_t pid)
@@ -122,7 +137,7 @@ static bool abandoned(const char *name)
 	long pid;
 
 	return sscanf(name, "%ld-%llu-%llu%c", &pid, &start, &serial, &tail) == 3 && pid > 0 &&
-	       cg_start_time((pid_t)pid) != start;
+	       cg_process_gone((pid_t)pid, start);
 }
 
 void cg_trim(struct cg *cg)

@@ -101,7 +101,7 @@ static int create(struct dk_sandbox *sb, const struct rt_limits *limits, const s
 	ask.body_size = strlen(body);
 	sb->created = unsettled = true;
 	r = dk_call(sb->host, &ask, &a, e);
-	unsettled = r == -SBX_E_INTERRUPTED;
+	unsettled = r < 0;
 	if (r < 0)
 		return r;
 	if (a.status != 201) {
@@ -224,7 +224,7 @@ void dk_container_remove(struct dk_sandbox *sb)
 {
 	char name[DK_NAME_MAX];
 	struct rt_host firm = *sb->host; /* whoever has given up wants this all the more */
-	bool gone = !sb->created;
+	bool gone = !sb->created, settled = true;
 
 	/* Process 1 ends with either of these, also when nobody removes the container. */
 	if (sb->pidfd >= 0)
@@ -232,11 +232,12 @@ void dk_container_remove(struct dk_sandbox *sb)
 	sbx_closep(&sb->sock);
 	dk_place_shut(&sb->place);
 	firm.waiting = NULL;
+	/* What an engine makes after it was asked to remove it is for the sweep. */
 	if (unsettled)
-		dk_engine_settle(sb->remove_ms);
+		settled = dk_engine_settle(sb->remove_ms);
 	unsettled = false;
 	if (!gone && dk_container_name(sb->host, sb->place.name, name, NULL) == 0)
-		gone = dk_container_gone(&firm, name, sb->remove_ms);
+		gone = dk_container_gone(&firm, name, sb->remove_ms) && settled;
 	crash_point("docker_removed");
 	dk_place_remove(&sb->place, gone);
 	cg_watch_close(&sb->watch);

@@ -86,8 +86,9 @@ int dk_post(const struct rt_host *host, const struct dk_ask *ask, struct sbx_err
 /* 1: *ret is the answer to the last question; 0: not yet; else there will be none. */
 int dk_take(struct dk_answer *ret, struct sbx_error *e);
 int dk_engine_fd(void); /* readable when there may be an answer; -1: no helper */
-/* Waits for the answer that somebody has given up, so that the engine is done with it. */
-void dk_engine_settle(uint32_t limit_ms);
+/* Waits for the answer that somebody has given up, so that the engine is done with it. False: it
+ * may still be at it. */
+bool dk_engine_settle(uint32_t limit_ms);
 /* Fails with what the engine says in {"message"}: "cannot WHAT: ...". */
 int dk_refused(const struct rt_host *host, const struct dk_answer *a, enum sbx_code code,
 	       struct sbx_error *e, const char *what);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -107,6 +108,24 @@ static int check_plan(const struct rt_plan *p, struct sbx_error *e)
 	return 0;
 }
 
+/* A container that waits may have ended: its engine was restarted, or somebody removed it. */
+static bool is_alive(const struct dk_sandbox *sb)
+{
+	struct pollfd p = { .fd = sb->pidfd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 0;
+}
+
+/* An engine that does not see our mounts, or an image that covers its place, would let the command
+ * work somewhere else. */
+static bool same_directory(int a, int b)
+{
+	struct stat sa, sb;
+
+	return fstat(a, &sa) == 0 && fstat(b, &sb) == 0 && sa.st_dev == sb.st_dev &&
+	       sa.st_ino == sb.st_ino;
+}
+
 /* What a container has for all its life. */
 static bool fits(const struct dk_sandbox *sb, const struct rt_plan *p)
 {
@@ -135,12 +154,15 @@ static int prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_err
 		return r;
 	/* One that was made ahead will do for any network: its namespace is as new as its process 1
 	 * has left it, which does nothing there. */
-	if (sb->image_name && !fits(sb, p))
+	if (sb->image_name && (!fits(sb, p) || !is_alive(sb)))
 		teardown(sb);
 	if (!sb->image_name)
 		r = dk_container_make(sb, p->image_name, l, p, e);
 	else if (!same_limits(&sb->limits, l))
 		r = dk_container_limit(sb, l, e);
+	if (r == 0 && p->workspace_fd >= 0 && !same_directory(p->workspace_fd, sb->workspace))
+		r = sbx_fail(e, SBX_E_RUNTIME_ERROR,
+			     "the container does not have the session's workspace");
 	if (r == 0)
 		r = dk_fill(sb, p, e);
 	if (r == 0)

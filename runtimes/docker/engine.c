@@ -325,12 +325,16 @@ int dk_call_firmly(const struct rt_host *host, const struct dk_ask *ask, struct 
 	return call(host, NULL, ask, ret, e);
 }
 
-void dk_engine_settle(uint32_t limit_ms)
+bool dk_engine_settle(uint32_t limit_ms)
 {
 	dk_autoanswer a = DK_ANSWER_INIT;
 
-	if (eng.sock >= 0 && eng.pending && await_answer(NULL, limit_ms, false, &a, NULL) < 0)
-		dk_engine_close();
+	if (eng.sock < 0 || !eng.pending)
+		return false;
+	if (await_answer(NULL, limit_ms, false, &a, NULL) == 0)
+		return true;
+	dk_engine_close();
+	return false;
 }
 
 /* ---- what it says ---------------------------------------------------------------------------- */

@@ -40,7 +40,7 @@ bool dk_owner_gone(const char *name)
 
 	if (sscanf(name, "%ld-%llu-%8s", &pid, &start, boot) != 3 || pid <= 0)
 		return false; /* not of our making */
-	return strncmp(boot, sbx_boot_id(), BOOT_PART) != 0 || cg_start_time((pid_t)pid) != start;
+	return strncmp(boot, sbx_boot_id(), BOOT_PART) != 0 || cg_process_gone((pid_t)pid, start);
 }
 
 static int read_id(int state, char ret[33])

@@ -98,6 +98,25 @@ static struct json_object *list(const struct rt_host *host)
 	return dk_answer_json(&a);
 }
 
+/* Labels alone may be inherited: of an image that somebody made of one of ours. */
+static bool has_our_name(const struct rt_host *host, struct json_object *o, const char *owner)
+{
+	char wanted[DK_NAME_MAX];
+	struct json_object *names = NULL;
+
+	if (!json_object_object_get_ex(o, "Names", &names) ||
+	    !json_object_is_type(names, json_type_array) ||
+	    dk_container_name(host, owner, wanted, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < json_object_array_length(names); i++) {
+		const char *name = json_object_get_string(json_object_array_get_idx(names, i));
+
+		if (name && strcmp(name + (*name == '/'), wanted) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* True: there is none of a dead owner left, as far as the engine knows. */
 static bool remove_all(const struct rt_host *host, int dir, struct json_object *containers)
 {
@@ -106,11 +125,12 @@ static bool remove_all(const struct rt_host *host, int dir, struct json_object *
 
 	for (size_t i = 0; i < json_object_array_length(containers); i++) {
 		struct json_object *o = json_object_array_get_idx(containers, i), *labels = NULL;
-		const char *id = dk_text(o, "Id");
+		const char *id = dk_text(o, "Id"), *owner;
 
 		(void)json_object_object_get_ex(o, "Labels", &labels);
-		if (!*id || strlen(id) >= DK_ID_MAX ||
-		    !is_gone(dir, dk_text(labels, "sandboxfs.owner")))
+		owner = dk_text(labels, "sandboxfs.owner");
+		if (!*id || strlen(id) >= DK_ID_MAX || !is_gone(dir, owner) ||
+		    !has_our_name(host, o, owner))
 			continue;
 		all &= sbx_boot_us() < until && dk_container_gone(host, id, DK_SMALL_MS);
 	}

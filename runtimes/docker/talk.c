@@ -155,7 +155,16 @@ static int await_caller(struct dk_sandbox *sb, struct sbx_error *e)
 	}
 }
 
-/* Who is it, on this host? Its end tells the end of everything inside. */
+/* Its process is the only one that has the other end. */
+static bool is_connected(int sock)
+{
+	struct pollfd p = { .fd = sock, .events = POLLRDHUP };
+
+	return poll(&p, 1, 0) == 0;
+}
+
+/* Who is it, on this host? Its end tells the end of everything inside. Whoever is still connected
+ * when its number has been looked up has not lost it to another process. */
 static int know_caller(struct dk_sandbox *sb, struct sbx_error *e)
 {
 	struct ucred peer = { 0 };
@@ -164,6 +173,11 @@ static int know_caller(struct dk_sandbox *sb, struct sbx_error *e)
 	if (getsockopt(sb->sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0) {
 		sb->pid = peer.pid;
 		sb->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+	}
+	if (sb->pidfd >= 0 && !is_connected(sb->sock)) {
+		sbx_closep(&sb->pidfd);
+		return sbx_fail(e, SBX_E_RUNTIME_ERROR,
+				"the container ended while it was prepared");
 	}
 	if (sb->pidfd < 0)
 		return sbx_fail(e, SBX_E_RUNTIME_ERROR,

@@ -592,6 +592,9 @@ bool job_run(struct runner *r, const struct orch_order *order)
 			finish(&j);
 	}
 	r->tick = NULL;
+	/* What was begun and has not ended must not go on until somebody has time to remove it. */
+	if (!j.reaped)
+		job_kill(&j);
 	job_clear(&j);
 	return known && !j.unrecorded;
 }

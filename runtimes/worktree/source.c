@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -87,13 +88,18 @@ int rt_worktree_allowed(const char *dirs, const char *path, struct sbx_error *e)
 }
 
 /* Git will read everything below the repository, so the service's own state must not be there; and
- * what lies inside of that is the service's. */
-static int keep_apart(const char *path, const char *ours, struct sbx_error *e)
+ * what lies inside of that is the service's. Asked of what was opened: its path may lead elsewhere
+ * by now. */
+static int keep_apart(int dir, const char *ours, struct sbx_error *e)
 {
-	char real[PATH_MAX], real_ours[PATH_MAX];
+	char link[40], real[PATH_MAX], real_ours[PATH_MAX];
 
-	if (!ours || !realpath(path, real) || !realpath(ours, real_ours))
+	if (!ours || !realpath(ours, real_ours))
 		return 0;
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", dir);
+	if (!realpath(link, real))
+		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno,
+				      "base_image: the repository cannot be found");
 	if (below(real, real_ours) || below(real_ours, real))
 		return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
 				"base_image: the repository and the service's own directories lie "
@@ -120,9 +126,9 @@ static int open_host(const struct rt_host *host, const char *path, struct wt_sou
 	int r = open_listed(host->worktree.allowed_dirs, path, &ret->dir, e);
 
 	if (r == 0)
-		r = keep_apart(path, host->state_dir, e);
+		r = keep_apart(ret->dir, host->state_dir, e);
 	if (r == 0)
-		r = keep_apart(path, host->mountpoint, e);
+		r = keep_apart(ret->dir, host->mountpoint, e);
 	/* A file there leads to another repository: that of a submodule or a linked worktree. */
 	if (r == 0 && !has(ret->dir, ".git", S_IFDIR) && !is_bare(ret->dir))
 		r = sbx_fail(e, SBX_E_RUNTIME_ERROR,

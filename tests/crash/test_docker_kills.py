@@ -3,6 +3,7 @@
 """kill -9 of runners that have containers: of twenty at once with their door, and of one at each of its named
 points. Afterwards no container, mount or directory of theirs is left, and each run has its right end."""
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -205,6 +206,23 @@ for name in POINTS:
 
 
 class Settled(Case):
+    def test_labels_that_were_inherited(self):
+        """Whoever makes an image of one of our containers has our labels on what he starts from it."""
+        m = self.door()
+        run = self.submit(m, "echo ran; cat", interactive=True, spec_version="1.1")
+        run.stream_until(b"ran\n")
+        config = E.container_of(run)["Config"]
+        other = E.call("POST", "/containers/create?name=somebody-elses",
+                       json.dumps({"Image": config["Image"], "Cmd": ["true"], "Labels": config["Labels"]})).json()["Id"]
+        self.addCleanup(E.call, "DELETE", "/containers/%s?force=1" % other)
+        self.kill_all(self.runners(m))
+        run.wait(60)
+        self.assertEqual(self.submit(m, "true").wait(60), "0")
+        while len(E.containers()) > 1:
+            E.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+        m.stop()
+        self.assertEqual([c["Id"] for c in E.containers()], [other])
+
     def test_directories_of_the_dead_go_after_a_minute(self):
         """The engine may still be making what a dead runner asked for, so that its note is kept for a while."""
         m = self.door()

@@ -417,6 +417,22 @@ class Warm(Case):
         run = self.m.run({"command": ["/echo", "other"], "base_image": BARE})
         self.ended(run)
 
+    def test_one_that_has_ended_is_made_again(self):
+        with sbx.Mount(settings=self.settings) as m:
+            self.assertTrue(os.listdir(os.path.join(m.mnt, "runtimes")))  # there is a first runner
+            with open(os.path.join(m.state, "docker/id")) as f:
+                mine = f.read().strip()
+            found = []
+            while not found:
+                found = [c for c in self.waiting() if c["Labels"]["sandboxfs.state"] == mine and c["State"] == "running"]
+                if not found:
+                    E.wait_event(lambda e: e.get("Action") == "start", lambda: None)
+            E.wait_event(lambda e: e.get("Action") == "die" and e.get("id") == found[0]["Id"],
+                         lambda: E.call("POST", "/containers/%s/kill" % found[0]["Id"]))
+            run = m.run({"command": ["echo", "all the same"]})
+            self.ended(run)
+            self.assertEqual(run.stdout, b"all the same\n")
+
     def test_none_is_left_by_a_door_that_stops(self):
         with sbx.Mount(settings=self.settings) as m:
             self.assertEqual(m.run({"command": ["true"]}).exit, "0")
