@@ -167,6 +167,27 @@ static void add_tmpfs(struct json_object *tmpfs, const char *target, int64_t byt
 	put_text(tmpfs, target, options);
 }
 
+/* As the engine will understand it: one slash between names, none behind, no "." and "..". */
+static void clean(const char *path, char out[SBX_PATH_MAX + 1])
+{
+	size_t len = 0;
+
+	while (*path) {
+		size_t n = strcspn(path, "/");
+
+		if (n == 2 && strncmp(path, "..", n) == 0) {
+			while (len && out[--len] != '/')
+				;
+		} else if (n && !(n == 1 && *path == '.') && len + n + 1 <= SBX_PATH_MAX) {
+			out[len++] = '/';
+			memcpy(out + len, path, n);
+			len += n;
+		}
+		path += n + (path[n] == '/');
+	}
+	out[len] = '\0';
+}
+
 /* A directory that the image calls a volume would be one of the host's disk, of any size. */
 static void cover_volumes(const struct dk_sandbox *sb, struct json_object *tmpfs)
 {
@@ -177,10 +198,14 @@ static void cover_volumes(const struct dk_sandbox *sb, struct json_object *tmpfs
 		return;
 	json_object_object_foreach(volumes, path, unused)
 	{
+		char plain[SBX_PATH_MAX + 1];
+
 		(void)unused;
-		if (!json_object_object_get_ex(tmpfs, path, NULL) &&
-		    strcmp(path, "/workspace") != 0)
-			add_tmpfs(tmpfs, path, DK_TMP_BYTES, DK_TMP_BYTES / 4096, "mode=1777");
+		clean(path, plain);
+		if (!json_object_object_get_ex(tmpfs, plain, NULL) &&
+		    strcmp(plain, "/workspace") != 0)
+			add_tmpfs(tmpfs, *plain ? plain : path, DK_TMP_BYTES, DK_TMP_BYTES / 4096,
+				  "mode=1777");
 	}
 }
 

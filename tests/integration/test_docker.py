@@ -305,6 +305,12 @@ class Images(Case):
         self.assertEqual(run.stdout.split()[:2], [b"tmpfs", b"65536"])
         self.assertEqual(E.call("GET", "/volumes").json()["Volumes"] or [], [])
 
+    def test_a_volume_does_not_cover_the_workspace(self):
+        E.make_image("covers:1", engine.root_with_shell(), "VOLUME /workspace/")
+        run = self.sh("grep -c ' /workspace ' /proc/self/mountinfo; touch /workspace/own", base_image="covers:1")
+        self.ended(run)
+        self.assertEqual(run.stdout, b"1\n")
+
     def test_that_is_not_there(self):
         doc = self.ended(self.submit("true", base_image="nobody/has:this"), "failed", "runtime_error", None)
         self.assertIn("nobody/has:this", doc["message"])
