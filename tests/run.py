@@ -357,6 +357,8 @@ def wanted(name, words):
 
 
 def main():
+    # A shell's job in the background begins with it ignored, and everything that it starts would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     words = [a for a in sys.argv[1:] if not a.startswith("-")]
     options = [a for a in sys.argv[1:] if a.startswith("-")]
     if options not in ([], ["--list"]):
