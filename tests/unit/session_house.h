@@ -49,7 +49,7 @@ static void close_house(struct house *h)
 {
 	store_close(sbx_steal(&h->o.store));
 	(void)orch_settings_free(sbx_steal(&h->config.settings));
-	(void)orch_preflights_free(sbx_steal(&h->config.preflights));
+	(void)orch_preflights_free(atomic_exchange(&h->config.preflights, NULL));
 }
 
 static int build(void **state)
