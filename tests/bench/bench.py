@@ -102,13 +102,34 @@ def bench_docker():
             row(name, pct(ours, 50), pct(others, 50), "ms", "docker run --rm", goal)
 
 
+def calm(m):
+    """Until the service has done what it puts off, such as sandboxes for the next burst: theirs is not measured
+    beside that."""
+    last = None
+    while True:
+        pids = m.processes()
+        try:
+            now = (pids, cpu_ticks(pids))
+        except FileNotFoundError:  # one of them has gone meanwhile
+            now = None
+        if now and now == last:
+            return
+        last = now
+        select.select([], [], [], 0.5)
+
+
 def bench_burst():
     ours, theirs = [], []
     with sbx.Mount(settings={"queue_max_length": 1000}) as m:
         shots("burst", m.mnt, 20)
-        for _ in range(5):
+        for _ in range(6):
+            calm(m)
             ours.append(pct(shots("burst", m.mnt, 100), 99))
+            calm(m)
             theirs.append(pct(shots("spawn-burst", 100, *BWRAP_ARGV), 99))
+    # The first burst teaches the runners how many sandboxes they are to have ready.
+    print("%-34s %10.2f ms" % ("the first 100 at once, p99", ours.pop(0)), flush=True)
+    theirs.pop(0)
     row("100 at once, p99", statistics.median(ours), statistics.median(theirs), "ms", "100 bwrap", "0.5")
 
 

@@ -417,7 +417,8 @@ class Ends(unittest.TestCase):
                 self.assertEqual(own.status_bytes(run), other.status_bytes(run))
 
     def test_who_waits_when_the_service_stops_has_an_answer(self):
-        with doors.Pair({"cancel_grace_seconds": 0}) as p:
+        # One thread serves connections in the order in which they come.
+        with doors.Pair({"cancel_grace_seconds": 0}, {}, {"api_threads": 1}) as p:
             run = p.mount.submit(sh("echo up; sleep 100"))
             p.mount.wait_output(run, b"up\n")
             with socket.create_connection(("127.0.0.1", p.a.port), 30 * sbx.SLOW) as s:
