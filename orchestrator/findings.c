@@ -148,7 +148,12 @@ static void adopt(struct orch *o)
 		return;
 	}
 	orch_preflights_replace(next, now);
-	atomic_store(&c->preflights, next);
+	/* The dispatcher and a reload may find the same news: one of them is enough. */
+	if (!atomic_compare_exchange_strong(&c->preflights, &now, next)) {
+		orch_preflights_replace(next, NULL);
+		orch_preflights_free(next);
+		return;
+	}
 	sbx_log(SBX_LOG_INFO, "runtimes are as the door that executes has found them");
 }
 
