@@ -119,6 +119,16 @@ static bool on_path(const char *program)
 	return false;
 }
 
+const struct rt_limits rt_preflight_limits = {
+	.memory_bytes = 64 << 20,
+	.pids = 16,
+	.nofile = 64,
+	.workspace_bytes = 1 << 20,
+	.workspace_inodes = 64,
+	.tmp_bytes = 1 << 20,
+	.cpu = 1,
+};
+
 /* ---- asking ---------------------------------------------------------------------------------- */
 
 void rt_preflight_clear(struct rt_preflight *p)

@@ -8,6 +8,10 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "runtimes/runtimes.h"
+
+/* preflight.c: of a sandbox that is only tried. */
+extern const struct rt_limits rt_preflight_limits;
 
 /* reasons.c: the table's own string that equals raw[0..len), or NULL. */
 const char *rt_reason_literal(const char *raw, size_t len);

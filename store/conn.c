@@ -400,7 +400,7 @@ int store_settle(struct store *s, struct store_ticket ticket, struct sbx_error *
 
 	/* Also after a failed sync: the change can be seen by everybody, so say so. */
 	if (ticket.touched)
-		store_feed_touch(s);
+		store_announce(s);
 	return r;
 }
 
@@ -415,6 +415,6 @@ int store_commit(struct store_tx *tx, bool durable, struct sbx_error *e)
 	if (durable)
 		return store_settle(s, ticket, e);
 	if (ticket.touched)
-		store_feed_touch(s);
+		store_announce(s);
 	return 0;
 }

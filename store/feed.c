@@ -40,7 +40,7 @@ int store_feed_open(struct store *s, struct sbx_error *e)
 	return 0;
 }
 
-void store_feed_touch(struct store *s)
+void store_announce(struct store *s)
 {
 	int64_t now = sbx_now_us();
 
@@ -48,11 +48,6 @@ void store_feed_touch(struct store *s)
 	 * write may have no space even for this; the times then raise IN_ATTRIB instead. */
 	if (sbx_pwrite_all(s->feed_fd, &now, sizeof(now), 0) < 0)
 		(void)futimens(s->feed_fd, NULL);
-}
-
-void store_announce(struct store *s)
-{
-	store_feed_touch(s);
 }
 
 int store_feed_watch(struct store *s, struct sbx_error *e)

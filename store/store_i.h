@@ -158,7 +158,6 @@ void store_wal_backlog(struct store *s, int64_t pages); /* outside a transaction
 /* ---- feed.c ---------------------------------------------------------------------------------- */
 
 int store_feed_open(struct store *s, struct sbx_error *e);
-void store_feed_touch(struct store *s);
 /* A change of a run from the columns rid, owner, phase of q's row. */
 int store_tx_run_changed(struct store_tx *tx, int64_t row, const char *id, const char *what,
 			 enum store_phase phase, const char *owner, struct sbx_error *e);

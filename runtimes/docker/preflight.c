@@ -17,6 +17,7 @@
 #include "base/auto.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "runtimes/runtimes_i.h"
 
 enum {
 	PREFLIGHT_SECONDS = 8,
@@ -135,13 +136,7 @@ static bool run_once(const struct rt_host *host, const char *image,
 		.argv = argv,
 		.envp = envp,
 		.cwd = "/workspace",
-		.limits = { .memory_bytes = 64 << 20,
-			    .pids = 16,
-			    .nofile = 64,
-			    .workspace_bytes = 1 << 20,
-			    .workspace_inodes = 64,
-			    .tmp_bytes = 1 << 20,
-			    .cpu = 1 },
+		.limits = rt_preflight_limits,
 		.network = egress ? RT_NET_ALLOWLIST : RT_NET_DENY_ALL,
 		.egress = egress,
 		.workspace_fd = -1,

@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "runtimes/cgroup.h"
+#include "runtimes/runtimes_i.h"
 
 enum { PREFLIGHT_SECONDS = 5, HOST_JSON_MAX = 4096 };
 
@@ -59,13 +60,7 @@ static bool run_once(struct ns_sandbox *ns, const struct egress_config *egress)
 		.argv = argv,
 		.envp = envp,
 		.cwd = "/workspace",
-		.limits = { .memory_bytes = 64 << 20,
-			    .pids = 16,
-			    .nofile = 64,
-			    .workspace_bytes = 1 << 20,
-			    .workspace_inodes = 64,
-			    .tmp_bytes = 1 << 20,
-			    .cpu = 1 },
+		.limits = rt_preflight_limits,
 		.network = egress ? RT_NET_ALLOWLIST : RT_NET_DENY_ALL,
 		.egress = egress,
 		.workspace_fd = -1,
