@@ -60,7 +60,7 @@ static int load_phase(const struct asker *a, int64_t number, struct value *ret)
 	return 0;
 }
 
-/* ---- by label ---- */
+/* ---- by label -------------------------------------------------------------------------------- */
 
 static int find_label(const struct asker *a, const char *name, int64_t *ret)
 {
@@ -84,7 +84,7 @@ static int load_label(const struct asker *a, int64_t number, struct value *ret)
 	return 0;
 }
 
-/* ---- by user ---- */
+/* ---- by user --------------------------------------------------------------------------------- */
 
 static int find_user(const struct asker *a, const char *name, int64_t *ret)
 {

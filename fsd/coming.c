@@ -443,7 +443,7 @@ static int begin(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 	if (c->fd < 0)
 		return c->fd;
 	c->h.kind = H_COMING;
-	c->h.ino = ino_make(atomic_fetch_add(&f->serial, 1) + 1, c->gate->file);
+	c->h.ino = ino_make(serial_new(f), c->gate->file);
 	pthread_mutex_init(&c->lock, NULL);
 	*ret = sbx_steal(&c);
 	return 0;

@@ -518,7 +518,7 @@ void control_release(struct fsd *f, struct handle *base)
 	int index = serial_index(ino_node(base->ino));
 
 	if (index >= 0)
-		atomic_store(&f->spare[index], ino_row(base->ino));
+		serial_closed(f, index, ino_row(base->ino));
 	if (!h->bound || writers_give(f->writers, &a) < 0)
 		release_now(f, h);
 }

@@ -78,13 +78,6 @@ static int child_of_run(struct fsd *f, fuse_req_t req, int64_t row, enum ms_node
 	return node_attr_run(f, req, ret->ino, &run, &ret->attr, &ret->attr_timeout);
 }
 
-static int64_t take_serial(struct fsd *f, int index)
-{
-	int64_t spare = atomic_exchange(&f->spare[index], 0);
-
-	return spare ? spare : atomic_fetch_add(&f->serial, 1) + 1;
-}
-
 int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 	      struct fuse_entry_param *ret)
 {
@@ -115,7 +108,7 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 	if (!dir_visible(&p, ms_node(node)))
 		return -ENOENT;
 	if (serial_index(node) >= 0)
-		row = take_serial(f, serial_index(node));
+		row = serial_take(f, serial_index(node));
 	fill_entry(f, ino_make(row, node), NULL, ret);
 	return node_attr_run(f, req, ret->ino, NULL, &ret->attr, &ret->attr_timeout);
 }

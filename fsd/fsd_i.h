@@ -43,6 +43,13 @@ struct writers;
 struct passes;
 struct imports;
 
+struct serial_share {
+	int64_t serial;	  /* the last one that was given; 0: none */
+	int64_t first_us; /* when it was given for the first time, boot clock */
+	int64_t spare;	  /* one that the next look-up is to have; 0: none */
+	int given;	  /* times */
+};
+
 struct fsd {
 	struct orch *orch;
 	struct store *store; /* borrowed from orch */
@@ -75,9 +82,9 @@ struct fsd {
 	_Atomic int64_t announcing;
 	struct holder *holders; /* owned; handles.c, under handles_lock */
 	int64_t doc_bytes;	/* of all unfinished documents, under handles_lock */
-	_Atomic int64_t serial; /* of look-ups of runs/new and runs/check, see serial_index() */
-	_Atomic int64_t
-		spare[2]; /* the serial that was closed last, for the next look-up; 0: none */
+	_Atomic int64_t serial; /* the last one that was given, see serial.c */
+	pthread_mutex_t shares_lock;
+	struct serial_share shares[2];			  /* under it; by serial_index() */
 	_Atomic int64_t phases_known[STORE_PHASE__COUNT]; /* look-ups of by/phase/PHASE less
 							     forgets: without one nobody watches */
 	_Atomic pid_t kicker_tid;
@@ -120,18 +127,20 @@ static inline bool ino_of_run(fuse_ino_t ino)
 
 	return ino_row(ino) && n && (ino_node(ino) == MS_N_RUN || n->parent == MS_N_RUN);
 }
-/*
- * The kernel lets only one write at a time into an inode, whoever waits for that cannot be
- * interrupted, and submitting must go on side by side. So each look-up of runs/new and runs/check
- * gives an inode that nobody else has: a new one, or the one that was closed last, which the kernel
- * still knows by that name and need not ask about twice. Index of the node's spare, -1 for others.
- */
+/* Nodes of which a look-up gives a serial, see serial.c; -1 for others. */
 static inline int serial_index(enum ms_node_id node)
 {
 	return node == MS_N_RUNS_NEW ? 0 : node == MS_N_RUNS_CHECK ? 1 : -1;
 }
 
-/* ---- wire.c: between libfuse and the kernel ------------------------------------------------ */
+/* ---- serial.c: inodes of runs/new and runs/check --------------------------------------------- */
+
+int64_t serial_new(struct fsd *f);	       /* that nobody else has */
+int64_t serial_take(struct fsd *f, int index); /* for a look-up */
+/* The file with that serial was closed by one of those who had it. */
+void serial_closed(struct fsd *f, int index, int64_t serial);
+
+/* ---- wire.c: between libfuse and the kernel -------------------------------------------------- */
 
 int fsd_wire_up(struct fsd *f); /* once it is mounted, before the first request; 0, or an error */
 
@@ -298,6 +307,7 @@ struct act {
 	char *copy;		/* owned */
 	struct job *job;	/* owned; instead of all the above but req */
 	struct act *next, **at; /* all that wait or write; at is NULL when it is not among them */
+	int64_t since_us;	/* boot clock */
 	bool queued, here;
 	atomic_bool give_up; /* its caller was interrupted: it need not wait for the store */
 };
@@ -308,6 +318,8 @@ void writers_free(struct writers *w);
 /* May this server thread perform it itself? Then writers_done follows, before the answer. */
 bool writers_here(struct writers *w, struct act *a);
 void writers_done(struct writers *w, struct act *a);
+/* Has one waited for long? Then somebody holds the store's lock, or a disk stalls. */
+bool writers_late(struct writers *w);
 /* Hands a copy to a writer, which calls control_perform. -EAGAIN: too many wait already, -ENOMEM,
  * -ENOTCONN: there are no writers any more. */
 int writers_give(struct writers *w, const struct act *a);
@@ -490,7 +502,7 @@ int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, c
 
 #include "fsd/coming_i.h"
 
-/* ---- shot.c: trees of snapshots ------------------------------------------------------------- */
+/* ---- shot.c: trees of snapshots -------------------------------------------------------------- */
 
 struct shots;
 static inline bool is_shot(fuse_ino_t ino)
@@ -515,7 +527,7 @@ void shot_tar_read(fuse_req_t req, struct fuse_file_info *fi, size_t size, off_t
 off_t shot_tar_end(const struct handle *h);
 void shot_tar_release(struct handle *h);
 
-/* ---- work*.c: the workspace of a session ---------------------------------------------------- */
+/* ---- work*.c: the workspace of a session ----------------------------------------------------- */
 
 static inline bool is_work(fuse_ino_t ino)
 {

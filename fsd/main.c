@@ -204,6 +204,7 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	int rc;
 
 	pthread_mutex_init(&f->handles_lock, NULL);
+	pthread_mutex_init(&f->shares_lock, NULL);
 	rc = orch_open(&oo, &f->orch, e);
 	if (rc < 0)
 		return rc;
@@ -277,6 +278,7 @@ static void stop(struct server *s)
 	parking_free(f->parking);
 	free(f->holders);
 	pthread_mutex_destroy(&f->handles_lock);
+	pthread_mutex_destroy(&f->shares_lock);
 	if (s->mounted || is_disconnected(f->se))
 		fuse_session_unmount(f->se);
 	if (s->mounted) /* after an abort libfuse takes it for unmounted */

@@ -34,7 +34,7 @@ struct passes {
 	struct pass *buckets[PASS_BUCKETS];
 };
 
-/* ---- the kernel's part ---------------------------------------------------------------------- */
+/* ---- the kernel's part ----------------------------------------------------------------------- */
 
 #ifdef SBX_PASSTHROUGH
 
@@ -98,7 +98,7 @@ static void set_id(struct fuse_file_info *fi, int id, bool writes)
 
 #endif
 
-/* ---- open files ----------------------------------------------------------------------------- */
+/* ---- open files ------------------------------------------------------------------------------ */
 
 struct passes *pass_new(void)
 {

@@ -171,8 +171,7 @@ struct work_node *work_find_known(struct work_node *dir, const struct work_ident
 /* The kernel's number of it. */
 fuse_ino_t work_ino(const struct work_node *n);
 
-/* ---- work_watch.c, work_mark.c: what others do ------------------------------------------------
- */
+/* ---- work_watch.c, work_mark.c: what others do ----------------------------------------------- */
 
 enum work_what {
 	WORK_MADE = 1,

@@ -16,10 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 enum {
 	WRITERS_HERE = 2,     /* server threads that may write at the same time */
 	WRITERS = 4,	      /* threads that only write */
 	WRITERS_QUEUED = 256, /* requests that wait for one of them */
+	LATE_US = 100000,     /* no crowd takes so long on a store that nobody holds up */
 };
 
 struct writers {
@@ -36,6 +39,7 @@ struct writers {
 /* Both under the lock. */
 static void put(struct writers *w, struct act *a)
 {
+	a->since_us = sbx_boot_us();
 	a->next = NULL;
 	a->at = w->end;
 	*w->end = a;
@@ -85,6 +89,16 @@ static void interrupted(fuse_req_t req, void *data)
 	}
 }
 
+bool writers_late(struct writers *w)
+{
+	bool late;
+
+	pthread_mutex_lock(&w->lock);
+	late = w->first && sbx_boot_us() >= w->first->since_us + LATE_US;
+	pthread_mutex_unlock(&w->lock);
+	return late;
+}
+
 bool writers_here(struct writers *w, struct act *a)
 {
 	bool ok;
@@ -97,7 +111,7 @@ bool writers_here(struct writers *w, struct act *a)
 		put(w, a);
 	}
 	pthread_mutex_unlock(&w->lock);
-	if (ok)
+	if (ok && a->req)
 		fuse_req_interrupt_func(a->req, interrupted, w);
 	return ok;
 }

@@ -22,8 +22,7 @@ enum {
 #define BYTES_MAX   (64LL << 30)
 #define BYTES_FLOOR (1LL << 30) /* a ratio says nothing about small files */
 
-/* ---- importing --------------------------------------------------------------------------------
- */
+/* ---- importing ------------------------------------------------------------------------------- */
 
 struct import {
 	const struct images *im;

@@ -43,7 +43,7 @@ int image_name_set(int dir, const char *name, const char *digest, struct sbx_err
 /* The image goes unless it has a name or a run. False: a run has it. */
 bool image_drop_unnamed(int dir, const char *digest);
 
-/* ---- image_layer.c ---- */
+/* ---- image_layer.c --------------------------------------------------------------------------- */
 
 /* Applies one layer to the root: whiteouts first, then what it brings. Nothing leaves the root,
  * whatever links are in it. Everything is the caller's and readable by everybody; devices are left

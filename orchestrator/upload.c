@@ -29,8 +29,7 @@ struct upload {
 	struct intake *in; /* owns */
 };
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* What the workspace has now: runs write to it, and other uploads. */
 static int measure(void *ctx, int64_t *ret, struct sbx_error *e)

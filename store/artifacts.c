@@ -233,7 +233,7 @@ int store_tx_usage_correct(struct store_tx *tx, const char *user, int64_t *ret_b
 	return r < 0 || by == 0 ? (r < 0 ? r : 0) : store_usage_add(tx, user, 0, 0, by, e);
 }
 
-/* ---- audit ---- */
+/* ---- audit ----------------------------------------------------------------------------------- */
 
 int store_tx_audit(struct store_tx *tx, const struct store_audit *a, struct sbx_error *e)
 {

@@ -168,7 +168,7 @@ int store_tx_run_changed(struct store_tx *tx, int64_t row, const char *id, const
 int store_texts(struct store *s, enum sql_id id, const struct sql_value *args, size_t n_args,
 		char **ret, size_t max, struct sbx_error *e);
 
-/* ---- runs.c ---- */
+/* ---- runs.c ---------------------------------------------------------------------------------- */
 
 /* Fills *ret from a row of RUN_ROW; NO_MEMORY. */
 int store_run_load(struct store_query *q, struct store_run *ret, struct sbx_error *e);

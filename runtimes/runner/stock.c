@@ -17,6 +17,10 @@
 /* After so long without a run a burst is no longer to be expected. */
 #define CALM_US (600 * SBX_SECOND_US)
 
+/* An order that comes within it belongs to the same burst; longer than a run that does nothing
+ * takes, so that runners that turn over do not take the CPU from those who wait. */
+#define REST_MS 100
+
 static const struct rt_driver *driver_of(const struct rt_sandbox *sb)
 {
 	return ((const struct rt_sandbox_base *)sb)->driver;
@@ -28,18 +32,19 @@ static void destroy(struct rt_sandbox *sb)
 		driver_of(sb)->destroy(sb);
 }
 
-static bool order_waits(const struct runner *r)
+/* Within that time; -1 is for ever. */
+static bool order_comes(const struct runner *r, int timeout_ms)
 {
 	struct pollfd p = { .fd = r->door, .events = POLLIN };
 
-	return poll(&p, 1, 0) > 0;
+	return poll(&p, 1, timeout_ms) > 0;
 }
 
 /* While a sandbox is made ahead: an order goes first, and a door that is gone wants none. */
 static int64_t while_idle(void *ctx, bool counts)
 {
 	(void)counts;
-	return order_waits(ctx) ? RT_GIVE_UP : INT64_MAX;
+	return order_comes(ctx, 0) ? RT_GIVE_UP : INT64_MAX;
 }
 
 /* A sandbox for whatever comes next. Not being able to make one is not the end: the run that
@@ -76,7 +81,7 @@ void stock_used(struct runner *r)
 
 	s->row++;
 	s->last_us = sbx_boot_us();
-	if (sb && s->wanted && s->n_used < SBX_COUNT(s->used))
+	if (sb && driver_of(sb)->may_stock && s->n_used < (size_t)r->settings->spare_sandboxes)
 		s->used[s->n_used++] = sb;
 	else
 		destroy(sb);
@@ -102,17 +107,18 @@ static bool step(struct runner *r)
 	return sb;
 }
 
-/* The row is over; the one that was ready before it does not count. */
+/* The row is over. The one that was ready before it does not count, and of the next burst another
+ * runner may get fewer and this one more: hence half as many again. */
 static void learn(struct runner *r)
 {
 	struct stock *s = &r->stock;
-	size_t most = (size_t)r->settings->spare_sandboxes, row = s->row;
+	size_t most = (size_t)r->settings->spare_sandboxes, more = s->row - 1;
 
 	s->row = 0;
-	if (row > most + 1)
-		row = most + 1;
-	if (row > s->wanted + 1 && r->sandbox && driver_of(r->sandbox)->may_stock)
-		s->wanted = row - 1;
+	if (more <= s->wanted || !r->sandbox || !driver_of(r->sandbox)->may_stock)
+		return;
+	more += more / 2;
+	s->wanted = more < most ? more : most;
 }
 
 int64_t stock_tend(struct runner *r)
@@ -120,7 +126,7 @@ int64_t stock_tend(struct runner *r)
 	struct stock *s = &r->stock;
 
 	for (;;) {
-		if (order_waits(r))
+		if (order_comes(r, 0))
 			return 0;
 		if (s->n && sbx_boot_us() >= s->last_us + CALM_US)
 			s->wanted = 0;
@@ -136,12 +142,12 @@ void stock_wait(struct runner *r)
 {
 	int64_t until;
 
+	if (r->stock.row && order_comes(r, REST_MS))
+		return;
 	while ((until = stock_tend(r)) != 0 && until != INT64_MAX) {
-		struct pollfd p = { .fd = r->door, .events = POLLIN };
 		int64_t left = (until - sbx_boot_us()) / 1000 + 1;
 
-		if (poll(&p, 1, left > 0 ? (int)left : 0) < 0 && errno != EINTR)
-			return; /* the stock can wait, then */
+		(void)order_comes(r, left > 0 ? (int)left : 0);
 	}
 }
 

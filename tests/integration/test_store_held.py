@@ -39,8 +39,17 @@ class HeldCase(sbx.Case):
         self.addCleanup(p.kill)
         return p
 
+    def is_late(self, pid):
+        """From a tenth of a second after the first write that waits, nobody shares an inode with another."""
+        fskit.blocked_in_write(pid)
+        threading.Event().wait(0.15)
+
     def submit_later(self, names):
-        waiting = [self.echo('{"command":["true"],"name":"%s"}' % name) for name in names]
+        waiting = []
+        for name in names:
+            waiting.append(self.echo('{"command":["true"],"name":"%s"}' % name))
+            if len(waiting) == 1:
+                self.is_late(waiting[0].pid)
         for p in waiting:
             fskit.blocked_in_write(p.pid)
         return waiting
@@ -103,7 +112,8 @@ class Submits(HeldCase):
                 results.append(e.code)
 
         self.hold()
-        threads = [threading.Thread(target=submit, args=(i,)) for i in range(300)]
+        first = self.submit_later(["d300"])[0]
+        threads = [threading.Thread(target=submit, args=(i,)) for i in range(299)]
         for t in threads:
             t.start()
         # Those who are told need not wait for the lock; when they have been, all others wait.
@@ -112,7 +122,8 @@ class Submits(HeldCase):
         self.release()
         for t in threads:
             t.join()
-        self.assertEqual(len(results), 300)
+        self.assertEqual(fskit.wait_exit(first), 0)
+        self.assertEqual(len(results), 299)
         refused = [r for r in results if r == "queue_full"]
         self.assertEqual(len(refused), 300 - 256 - 6)
         self.assertEqual(len([n for n in self.names() if n[0] == "d"]), 256 + 6)

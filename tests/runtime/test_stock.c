@@ -98,21 +98,21 @@ static void one_is_enough_for_one_after_the_other(void **state)
 	}
 }
 
-static void a_row_leaves_as_many_as_it_wanted(void **state)
+static void a_row_leaves_half_as_many_again(void **state)
 {
 	(void)state;
 	row(3);
 	assert_true(stock_tend(&r) > sbx_boot_us());
-	assert_int_equal(r.stock.n, 2);
-	assert_int_equal(children(), 3); /* nothing of those that were used up */
+	assert_int_equal(r.stock.n, 3);
+	assert_int_equal(children(), 4); /* nothing of those that were used up */
 	/* They are there for the next row, which needs none to be made. */
 	row(3);
 	assert_int_equal(r.stock.n_used, 3);
 	assert_int_equal(r.stock.n, 0);
 	(void)stock_tend(&r);
 	assert_int_equal(r.stock.n_used, 0);
-	assert_int_equal(r.stock.n, 2);
-	assert_int_equal(children(), 3);
+	assert_int_equal(r.stock.n, 3);
+	assert_int_equal(children(), 4);
 }
 
 static void the_setting_is_the_limit(void **state)
@@ -151,7 +151,7 @@ static void after_a_calm_they_go(void **state)
 	(void)state;
 	row(3);
 	(void)stock_tend(&r);
-	assert_int_equal(r.stock.n, 2);
+	assert_int_equal(r.stock.n, 3);
 	r.stock.last_us -= 601 * SBX_SECOND_US;
 	assert_int_equal(stock_tend(&r), INT64_MAX);
 	assert_int_equal(r.stock.n, 0);
@@ -173,7 +173,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(one_is_enough_for_one_after_the_other, begin, end),
-		cmocka_unit_test_setup_teardown(a_row_leaves_as_many_as_it_wanted, begin, end),
+		cmocka_unit_test_setup_teardown(a_row_leaves_half_as_many_again, begin, end),
 		cmocka_unit_test_setup_teardown(the_setting_is_the_limit, begin, end),
 		cmocka_unit_test_setup_teardown(none_where_none_is_wished, begin, end),
 		cmocka_unit_test_setup_teardown(an_order_goes_first, begin, end),

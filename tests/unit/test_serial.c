@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which inode a look-up of runs/new gets. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "fsd/fsd_i.h"
+
+static struct fsd f;
+
+static int begin(void **state)
+{
+	(void)state;
+	memset(&f, 0, sizeof(f));
+	pthread_mutex_init(&f.shares_lock, NULL);
+	f.writers = writers_start(&f, NULL);
+	assert_non_null(f.writers);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	writers_stop(f.writers);
+	writers_free(f.writers);
+	pthread_mutex_destroy(&f.shares_lock);
+	return 0;
+}
+
+/* As if that much time went by. */
+static void later(int64_t us)
+{
+	f.shares[0].first_us -= us;
+}
+
+static void one_after_the_other_keep_it(void **state)
+{
+	int64_t first = serial_take(&f, 0);
+
+	(void)state;
+	for (int i = 0; i < 20; i++) {
+		serial_closed(&f, 0, first);
+		assert_int_equal(serial_take(&f, 0), first);
+	}
+}
+
+static void who_comes_while_it_is_open_gets_another(void **state)
+{
+	int64_t first = serial_take(&f, 0);
+
+	(void)state;
+	later(SBX_SECOND_US);
+	assert_int_not_equal(serial_take(&f, 0), first);
+}
+
+static void a_crowd_shares_by_eight(void **state)
+{
+	int64_t last = 0;
+	int kinds = 0;
+
+	(void)state;
+	for (int i = 0; i < 80; i++) {
+		int64_t one = serial_take(&f, 0);
+
+		f.shares[0].first_us = INT64_MAX / 2; /* however slow this machine is */
+		kinds += one != last;
+		last = one;
+	}
+	assert_int_equal(kinds, 10);
+}
+
+static void what_was_shared_is_not_given_again(void **state)
+{
+	int64_t first = serial_take(&f, 0);
+
+	(void)state;
+	f.shares[0].first_us = INT64_MAX / 2;
+	assert_int_equal(serial_take(&f, 0), first);
+	serial_closed(&f, 0, first);
+	f.shares[0].first_us = 0;
+	assert_int_not_equal(serial_take(&f, 0), first);
+}
+
+static void check_has_its_own(void **state)
+{
+	int64_t first = serial_take(&f, 0);
+
+	(void)state;
+	f.shares[0].first_us = INT64_MAX / 2;
+	assert_int_not_equal(serial_take(&f, 1), first);
+}
+
+static void nobody_shares_while_a_write_waits_for_long(void **state)
+{
+	struct act a = { .what = ACT_WRITE };
+	int64_t first;
+
+	(void)state;
+	assert_true(writers_here(f.writers, &a));
+	first = serial_take(&f, 0);
+	f.shares[0].first_us = INT64_MAX / 2;
+	assert_int_equal(serial_take(&f, 0), first);
+	a.since_us -= SBX_SECOND_US;
+	assert_int_not_equal(serial_take(&f, 0), first);
+	writers_done(f.writers, &a);
+	f.shares[0].first_us = INT64_MAX / 2;
+	first = serial_take(&f, 0);
+	assert_int_equal(serial_take(&f, 0), first);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(one_after_the_other_keep_it, begin, end),
+		cmocka_unit_test_setup_teardown(who_comes_while_it_is_open_gets_another, begin,
+						end),
+		cmocka_unit_test_setup_teardown(a_crowd_shares_by_eight, begin, end),
+		cmocka_unit_test_setup_teardown(what_was_shared_is_not_given_again, begin, end),
+		cmocka_unit_test_setup_teardown(check_has_its_own, begin, end),
+		cmocka_unit_test_setup_teardown(nobody_shares_while_a_write_waits_for_long, begin,
+						end),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
