@@ -2,6 +2,7 @@
 """The measures of docs/performance.md, side by side with what they are compared with, in one run. It prints
 ratios; it never passes or fails. `bench.py [NAME...]` runs some of the rows."""
 import concurrent.futures
+import contextlib
 import json
 import os
 import select
@@ -490,18 +491,80 @@ def bench_clone():
         row("clone of 1 GiB", pct(ours, 50), pct(theirs, 50), "ms", "cp --reflink=auto -a", "<= 1.1")
 
 
-def bench_workspace():
-    """Real programs on a workspace through the mount, and on a directory beside the state."""
-    with sbx.Mount(settings=SESSION_SETTINGS) as m:
-        b = Bench(m)
-        made = os.path.join(m.base, "made")
+@contextlib.contextmanager
+def fresh_disk(gib=4):
+    """A directory on an ext4 of its own: on one in use, creation passes over what was deleted in the last minutes,
+    and takes up to ten times as long."""
+    base = tempfile.mkdtemp(prefix="sbx-test-")
+    image, where = base + "/image", base + "/disk"
+    os.mkdir(where)
+    with open(image, "wb") as f:
+        f.truncate(gib << 30)
+    run_quiet("mkfs.ext4", "-q", "-F", image)
+    run_quiet("mount", "-o", "loop", image, where)
+    try:
+        yield where
+    finally:
+        run_quiet("umount", where)
+        os.unlink(image)
+        os.rmdir(where)
+        os.rmdir(base)
+
+
+@contextlib.contextmanager
+def fuse_floor(where):
+    """A mount of a server that does nothing but answer."""
+    floor = os.path.join(where, "floor")
+    os.mkdir(floor)
+    p = subprocess.Popen([os.path.join(sbx.BUILD, "tests/bench/fuse_floor"), floor], stdout=subprocess.PIPE)
+    try:
+        if p.stdout.readline() != b"ready\n":
+            sys.exit("fuse_floor does not mount")
+        yield floor
+    finally:
+        p.terminate()
+        p.wait()
+        p.stdout.close()
+
+
+def untar(archive, places):
+    """Each in turn, three times; the medians."""
+    times = [[] for _ in places]
+    for i in range(3):
+        for one, place in zip(times, places):
+            to = "%s/t%d" % (place, i)
+            os.mkdir(to)
+            os.sync()
+            one.append(timed(lambda: run_quiet("tar", "xf", archive, "-C", to)))
+    return [pct(one, 50) for one in times]
+
+
+def bench_untar():
+    """10,000 small files come into a workspace, beside a plain directory of the same disk."""
+    with fresh_disk() as where:
+        made, archive = os.path.join(where, "made"), os.path.join(where, "a.tar")
         os.mkdir(made)
         small_files(made, 10000)
-        archive = os.path.join(m.base, "a.tar")
         run_quiet("tar", "cf", archive, "-C", made, ".")
+        with sbx.Mount(settings=SESSION_SETTINGS, where=where) as m, fuse_floor(where) as floor:
+            b = Bench(m)
+            ours, least, theirs = untar(archive, (b.work, floor, b.plain))
+        with sbx.Mount(settings=dict(SESSION_SETTINGS, workspace_links="true"), where=where) as m:
+            b = Bench(m)
+            linked, again = untar(archive, (b.work, b.plain))
+    row("tar x of 10,000, workspace_links", linked, again, "ms", "a plain directory", "<= 3")
+    row("tar x of 10,000 through the server", ours, theirs, "ms", "a plain directory", "<= 3")
+    row("the same, a server without work", least, theirs, "ms", "a plain directory", "none")
+    row("tar x of 10,000 through the server", ours, least, "ms", "a server without work", "none")
+
+
+def bench_workspace():
+    """Real programs on a workspace through the mount, and on a directory beside the state."""
+    with fresh_disk() as where, sbx.Mount(settings=SESSION_SETTINGS, where=where) as m:
+        b = Bench(m)
         places = (b.work, b.plain)
-        times = [timed(lambda: run_quiet("tar", "xf", archive, "-C", w)) for w in places]
-        row("tar x of 10,000 small files", *times, "ms", "a plain directory", "<= 3")
+        for w in places:
+            small_files(w, 10000)
         for w in places:
             run_quiet("git", "init", "-q", cwd=w)
             run_quiet("git", "add", ".", cwd=w)
