@@ -117,7 +117,8 @@ class Server:
     # ---- echoes ----
 
     def lie(self):
-        """From now on what answers an echo are replies that are none, and then the right one, twice."""
+        """From now on the answer to "lie N" is the Nth of the replies that are none, while there are so many, and the
+        answer to anything else is the right one, twice."""
         for path, family, proto in (("ipv4/icmp_echo_ignore_all", socket.AF_INET, 1),
                                     ("ipv6/icmp/echo_ignore_all", socket.AF_INET6, 58)):
             with open("/proc/sys/net/" + path, "w") as f:
@@ -134,20 +135,29 @@ class Server:
                 continue
             number, seq = struct.unpack_from(">HH", whole, 4)
             body = whole[8:]
-            if not six:
-                self.from_another(data, message(kind, number, seq, body))
-            for reply in (message(kind, number, seq, body[:-1] + b"!"), message(kind, number, seq, body + b"!"),
-                          message(kind, number, seq, body[:-1]), message(kind, number, seq ^ 0x40, body),
-                          message(kind, number ^ 1, seq, body), message(kind, number, seq, body, 1),
-                          message(4 if six else 14, number, seq, body), *[message(kind, number, seq, body)] * 2):
+            right = message(kind, number, seq, body)
+            lies = [message(kind, number, seq, body[:-1] + b"!"), message(kind, number, seq, body + b"!"),
+                    message(kind, number, seq, body[:-1]), message(kind, number, seq ^ 0x40, body),
+                    message(kind, number, seq ^ 1, body), message(kind, number ^ 1, seq, body),
+                    message(kind, number, seq, body, 1), message(4 if six else 14, number, seq, body), right[:7]]
+            if not body.startswith(b"lie "):
+                lies = [right, right]
+            elif int(body[4:]) < len(lies):
+                lies = [lies[int(body[4:])]]
+            else:
+                lies = self.from_another(data, right)
+            for reply in lies:
                 s.sendto(reply, peer)
 
     def from_another(self, request, reply):
-        """The right reply from the address beside this one's."""
+        """The right reply from the address beside this one's; only of IPv4 can a head be written."""
+        if request[0] >> 4 != 4:
+            return []
         head = bytearray(request[:20])
         head[12:16], head[16:20] = (int.from_bytes(head[16:20], "big") + 1).to_bytes(4, "big"), head[12:16]
         with socket.socket(socket.AF_INET, socket.SOCK_RAW, 255) as s:
             s.sendto(bytes(head) + reply, (socket.inet_ntoa(bytes(head[16:20])), 0))
+        return []
 
     # ---- names ----
 
