@@ -8,7 +8,7 @@
 enum {
 	RELAY_TCP_MAX = 256,   /* connections of one sandbox at a time */
 	RELAY_FLOWS_MAX = 256, /* and flows of UDP */
-	RELAY_ECHOES_MAX = 64, /* and echoes, and these at most in a second; divides 65536 */
+	RELAY_ECHOES_MAX = 64, /* and echoes, and these at most in a second */
 	RELAY_CHUNK = 64 << 10,
 	RELAY_TURNS = 16, /* what one source may do before others have theirs */
 };

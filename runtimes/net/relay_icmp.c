@@ -40,6 +40,9 @@ struct way {
 	struct net_addr self; /* the sandbox */
 };
 
+/* Numbers begin again, and their places with them. */
+_Static_assert(65536 % RELAY_ECHOES_MAX == 0, "a ring of numbers");
+
 struct relay_echoes {
 	struct way ways[2];
 	uint16_t next; /* number */
