@@ -210,9 +210,10 @@ static int audit_network(struct store_tx *tx, const struct store_run *run,
 	sbx_autobuf b = SBX_BUF_INIT(512 << 10);
 	bool limited = false;
 
-	sbx_buf_printf(&b, "{\"allowed\":%s,\"connections\":%lld,\"flows\":%lld", out->network,
-		       (long long)count_of(usage, "egress_connections"),
-		       (long long)count_of(usage, "egress_flows"));
+	sbx_buf_printf(&b, "{\"allowed\":%s,\"connections\":%lld,\"flows\":%lld,\"echoes\":%lld",
+		       out->network, (long long)count_of(usage, "egress_connections"),
+		       (long long)count_of(usage, "egress_flows"),
+		       (long long)count_of(usage, "egress_echoes"));
 	for (size_t i = 0; i < SBX_COUNT(refusals); i++) {
 		char name[64];
 

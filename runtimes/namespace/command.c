@@ -30,9 +30,11 @@
 #include "base/fs.h"
 #include "runtimes/inside_i.h"
 
+/* SECBIT_KEEP_CAPS is not locked: there is nothing to keep, and ping(8) gives up where it may not
+ * ask for it. */
 #define FIXED_SECUREBITS                                                                           \
 	(SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |                           \
-	 SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |   \
+	 SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |                             \
 	 SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED)
 
 enum {

@@ -202,14 +202,17 @@ int egress_open(const struct egress_config *c, struct egress **ret, struct sbx_e
 struct ends {
 	int gate[2], relay[2], between[2]; /* [0] is the caller's; of the last, the gate's */
 	int sockets[NET_SOCKET__COUNT];	   /* from the gate, for the relay */
+	struct net_outlet outlets[2];	   /* for the relay */
 };
 
 static void endsp(struct ends *d)
 {
 	int *all = d->gate;
 
-	for (size_t i = 0; i < sizeof(*d) / sizeof(int); i++)
+	for (size_t i = 0; i < offsetof(struct ends, outlets) / sizeof(int); i++)
 		sbx_closep(&all[i]);
+	for (size_t i = 0; i < SBX_COUNT(d->outlets); i++)
+		sbx_closep(&d->outlets[i].fd);
 }
 
 static int make_ends(struct ends *d, struct sbx_error *e)
@@ -218,6 +221,8 @@ static int make_ends(struct ends *d, struct sbx_error *e)
 	int type = SOCK_SEQPACKET | SOCK_CLOEXEC;
 
 	memset(d, -1, sizeof(*d));
+	for (size_t i = 0; i < SBX_COUNT(d->outlets); i++)
+		d->outlets[i] = (struct net_outlet){ .fd = -1 };
 	if (socketpair(AF_UNIX, type, 0, d->gate) < 0 ||
 	    socketpair(AF_UNIX, type, 0, d->relay) < 0 ||
 	    socketpair(AF_UNIX, type, 0, d->between) < 0 ||
@@ -225,6 +230,13 @@ static int make_ends(struct ends *d, struct sbx_error *e)
 	    setsockopt(d->relay[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0)
 		return sbx_fail_errno(e, SBX_E_RUNTIME_ERROR, errno, "cannot make a socket");
 	return 0;
+}
+
+/* Echoes are of no use to a list that has ports only. Without a way out, ICMP stays shut. */
+static void open_outlets(const struct egress *x, struct ends *d)
+{
+	for (size_t i = 0; net_pins_any_port(x->pins) && i < SBX_COUNT(d->outlets); i++)
+		d->outlets[i] = net_echo_outside(i == 1);
 }
 
 /* A user as whom nothing else runs: the number of a process is unique among the living. */
@@ -240,6 +252,8 @@ static int start_gate(struct egress *x, const struct ends *d, const struct net_r
 				 .userns = userns,
 				 .caller = d->gate[1],
 				 .relay = d->between[0],
+				 .echo4 = d->outlets[0].fd >= 0,
+				 .echo6 = d->outlets[1].fd >= 0,
 				 .ranges = ranges,
 				 .shared = x->shared };
 	int keep[] = { netns, userns, c.caller, c.relay };
@@ -262,7 +276,6 @@ static int await_gate(struct ends *d, struct sbx_error *e)
 	struct gate_reply reply;
 	int fds[NET_SOCKET__COUNT];
 	ssize_t n = net_recv_fds(d->gate[0], &reply, sizeof(reply), fds, NET_SOCKET__COUNT);
-	bool v6 = fds[NET_SOCKET__COUNT - 1] >= 0;
 
 	if (n != (ssize_t)sizeof(reply))
 		return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
@@ -271,9 +284,8 @@ static int await_gate(struct ends *d, struct sbx_error *e)
 	reply.text[sizeof(reply.text) - 1] = '\0';
 	if (reply.code)
 		return sbx_fail(e, (enum sbx_code)reply.code, "%s", reply.text);
-	/* Without IPv6 its two are not among them. */
 	for (size_t i = 0, from = 0; i < NET_SOCKET__COUNT; i++)
-		if (v6 || (i != NET_TCP6 && i != NET_UDP6))
+		if (reply.sockets & UINT32_C(1) << i)
 			d->sockets[i] = fds[from++];
 	return 0;
 }
@@ -285,11 +297,12 @@ static int start_relay(struct egress *x, const struct ends *d, struct sbx_error 
 				  .pins = x->pins,
 				  .dns = x->dns,
 				  .shared = x->shared };
-	int keep[NET_SOCKET__COUNT + 2] = { c.caller, c.gate };
+	int keep[NET_SOCKET__COUNT + 4] = { c.caller, c.gate, d->outlets[0].fd, d->outlets[1].fd };
 	pid_t pid;
 
 	memcpy(c.sockets, d->sockets, sizeof(c.sockets));
-	memcpy(keep + 2, d->sockets, sizeof(d->sockets));
+	memcpy(c.outlets, d->outlets, sizeof(c.outlets));
+	memcpy(keep + 4, d->sockets, sizeof(d->sockets));
 	pid = net_fork(keep, SBX_COUNT(keep), "egress-relay");
 	if (pid == 0) {
 		c.uid = uid_here(x);
@@ -320,6 +333,7 @@ int egress_enter(struct egress *x, int netns, int userns, struct sbx_error *e)
 		rc = sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
 			      "the allowlist stands for %zu ranges of addresses, allowed are %d",
 			      ranges.n, EGRESS_RANGES_MAX);
+	open_outlets(x, &d);
 	if (rc == 0)
 		rc = start_gate(x, &d, &ranges, netns, userns, e);
 	net_ranges_clear(&ranges);

@@ -38,11 +38,12 @@ struct egress_config {
 struct egress_counters {
 	/* Packets of the sandbox that its rules did not let out. */
 	uint64_t refused_tcp, refused_udp, refused_icmp, refused_other;
-	/* By the relay: connections and flows to addresses of the host and the like, or beyond what
-	 * it has room for; questions for names that are not on the list. */
+	/* By the relay: connections, flows and echoes to addresses of the host and the like, or
+	 * beyond what it has room for; questions for names that are not on the list. */
 	uint64_t refused_addresses, refused_busy, refused_names;
 	uint64_t connections, flows, failed_connections; /* made outside; failed ones are of TCP */
-	uint64_t bytes_sent, bytes_received;		 /* payload, by both */
+	uint64_t echoes, echo_replies;			 /* of ICMP: sent outside, given back */
+	uint64_t bytes_sent, bytes_received;		 /* payload, by all of these */
 	bool lost; /* a process of ours died before its time; the packets may be uncounted */
 };
 

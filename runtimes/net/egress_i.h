@@ -36,6 +36,11 @@ pid_t net_fork(int *keep, size_t n, const char *name);
 /* Gives up everything but these capabilities, a mask of CAP_TO_MASK, of which there are few. uid 0:
  * stays what it is. Negative errno. */
 int net_drop_rights(uint32_t capabilities, uid_t uid);
+/* Those of the capabilities that the process has, and no others from here on. Negative errno. */
+int net_keep_capabilities(uint32_t mask);
+/* From here on heads of IP are the kernel's to write, whatever socket is at hand. Negative errno.
+ */
+int net_forbid_heads(void);
 /* A whole message or a negative errno; up to n descriptors. */
 int net_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n);
 socklen_t net_to_sockaddr(const struct net_end *end, struct sockaddr_storage *out);
@@ -53,6 +58,12 @@ enum net_socket {
 	NET_UDP6,
 	NET_DNS_UDP,
 	NET_DNS_TCP,
+	/* Echoes: as the sandbox sends them, and where the replies go. Missing where there are
+	   none. */
+	NET_TAP4,
+	NET_TAP6,
+	NET_BACK4,
+	NET_BACK6,
 	NET_SOCKET__COUNT,
 };
 
@@ -60,14 +71,16 @@ struct gate_config {
 	int netns, userns;
 	int caller, relay; /* its ends */
 	uid_t uid;
+	bool echo4, echo6; /* there is a way for them outside, and the list has a target for them */
 	const struct net_ranges *ranges;
 	struct egress_counters *shared;
 };
 
-/* Gate to caller: first how it went, with the sockets (those of IPv6 are -1 when there is none);
- * then one for each question, when the counters are in the page. */
+/* Gate to caller: first how it went, with the sockets that there are; then one for each question,
+ * when the counters are in the page. */
 struct gate_reply {
-	int32_t code; /* enum sbx_code */
+	int32_t code;	  /* enum sbx_code */
+	uint32_t sockets; /* which of enum net_socket come along, as bits from the lowest */
 	char text[400];
 };
 
@@ -89,11 +102,28 @@ struct gate_done {
 
 _Noreturn void net_gate_main(const struct gate_config *c);
 
+/* ---- echo_sockets.c: gate and caller --------------------------------------------------------- */
+
+/* Where echoes leave this host. */
+struct net_outlet {
+	int fd; /* owned; -1: there is no such socket for this user */
+	/* A raw socket: echoes have the number `id`, and over IPv4 replies have their head of IP.
+	 * Else it is a socket for ping(8), whose number is the kernel's affair. */
+	bool raw;
+	uint16_t id;
+};
+
+struct net_outlet net_echo_outside(bool v6);
+/* In the sandbox's network namespace, with CAP_NET_RAW and CAP_NET_ADMIN over it. False: there are
+ * no such sockets here. */
+bool net_echo_inside(bool v6, int *ret_tap, int *ret_back);
+
 /* ---- relay.c --------------------------------------------------------------------------------- */
 
 struct relay_config {
 	int caller, gate; /* its ends */
 	int sockets[NET_SOCKET__COUNT];
+	struct net_outlet outlets[2]; /* of IPv4 and IPv6 */
 	uid_t uid;
 	struct net_pins *pins; /* the process's own copy */
 	const char *dns;

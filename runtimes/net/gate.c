@@ -24,6 +24,8 @@
 enum { BACKLOG = 128 };
 
 static const uint32_t rights = CAP_TO_MASK(CAP_NET_ADMIN) | CAP_TO_MASK(CAP_NET_BIND_SERVICE);
+/* To make sockets for echoes, and no longer. */
+static const uint32_t rights_at_first = CAP_TO_MASK(CAP_NET_RAW);
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
@@ -49,7 +51,7 @@ struct socket_kind {
 	bool v6, udp, transparent;
 };
 
-static const struct socket_kind kinds[NET_SOCKET__COUNT] = {
+static const struct socket_kind kinds[] = {
 	[NET_TCP4] = { "127.0.0.1", 0, .transparent = true },
 	[NET_UDP4] = { "127.0.0.1", 0, .udp = true, .transparent = true },
 	[NET_TCP6] = { "::1", 0, .v6 = true, .transparent = true },
@@ -136,6 +138,21 @@ static void enable_ipv6(void)
 	(void)sbx_write_file(AT_FDCWD, "/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0");
 }
 
+/* Programs without rights ping by sockets that the kernel gives to these groups: all there are. */
+static void allow_ping(void)
+{
+	sbx_autofree char *map = NULL;
+	unsigned long long first, count, last;
+	char range[64];
+
+	if (sbx_read_file(AT_FDCWD, "/proc/self/gid_map", 4096, &map, NULL) < 0 ||
+	    sscanf(map, "%llu %*u %llu", &first, &count) != 2 || count == 0 || first > INT32_MAX)
+		return;
+	last = count > INT32_MAX - first ? INT32_MAX : first + count - 1;
+	(void)snprintf(range, sizeof(range), "%llu %llu", first, last);
+	(void)sbx_write_file(AT_FDCWD, "/proc/sys/net/ipv4/ping_group_range", range);
+}
+
 static int go_in(const struct gate_config *c, struct sbx_error *e)
 {
 	int r;
@@ -145,19 +162,34 @@ static int go_in(const struct gate_config *c, struct sbx_error *e)
 	if (setns(c->netns, CLONE_NEWNET) < 0)
 		return fail(e, errno, "enter the sandbox's network namespace");
 	enable_ipv6();
-	r = net_drop_rights(rights, c->uid);
+	if (c->echo4 || c->echo6)
+		allow_ping();
+	r = net_drop_rights(rights | rights_at_first, c->uid);
 	return r < 0 ? fail(e, -r, "drop rights") : 0;
 }
 
 static int make_sockets(bool v6, int fds[NET_SOCKET__COUNT], struct sbx_error *e)
 {
-	for (size_t i = 0; i < NET_SOCKET__COUNT; i++) {
+	for (size_t i = 0; i < SBX_COUNT(kinds); i++) {
 		int r = kinds[i].v6 && !v6 ? 0 : make_socket(&kinds[i], &fds[i]);
 
 		if (r < 0)
 			return fail(e, -r, "make a socket in the sandbox's network");
 	}
 	return 0;
+}
+
+/* Where these cannot be made, ICMP stays shut. */
+static int make_echo_sockets(const struct gate_config *c, int fds[NET_SOCKET__COUNT],
+			     struct net_ports *ports, struct sbx_error *e)
+{
+	int r;
+
+	ports->echo4 = c->echo4 && net_echo_inside(false, &fds[NET_TAP4], &fds[NET_BACK4]);
+	ports->echo6 =
+		c->echo6 && ports->tcp6 && net_echo_inside(true, &fds[NET_TAP6], &fds[NET_BACK6]);
+	r = net_keep_capabilities(rights);
+	return r < 0 ? fail(e, -r, "drop rights") : 0;
 }
 
 static int set_up(const struct gate_config *c, int fds[NET_SOCKET__COUNT], struct net_rules **ret,
@@ -176,9 +208,13 @@ static int set_up(const struct gate_config *c, int fds[NET_SOCKET__COUNT], struc
 	r = make_sockets(v6, fds, e);
 	if (r < 0)
 		return r;
-	ports = (struct net_ports){ port_of(fds[NET_TCP4]), port_of(fds[NET_UDP4]),
-				    port_of(fds[NET_TCP6]), port_of(fds[NET_UDP6]) };
-	r = net_rules_new(&ports, ret, e);
+	ports = (struct net_ports){ .tcp4 = port_of(fds[NET_TCP4]),
+				    .udp4 = port_of(fds[NET_UDP4]),
+				    .tcp6 = port_of(fds[NET_TCP6]),
+				    .udp6 = port_of(fds[NET_UDP6]) };
+	r = make_echo_sockets(c, fds, &ports, e);
+	if (r == 0)
+		r = net_rules_new(&ports, ret, e);
 	if (r == 0)
 		r = net_rules_set(*ret, c->ranges->all, c->ranges->n, e);
 	if (r < 0 && e->code == SBX_E_RUNTIME_ERROR)
@@ -186,27 +222,31 @@ static int set_up(const struct gate_config *c, int fds[NET_SOCKET__COUNT], struc
 	return r;
 }
 
-static void tell_caller(const struct gate_config *c, const struct sbx_error *e, const int *fds,
-			size_t n)
+static void tell_caller(const struct gate_config *c, const struct sbx_error *e, uint32_t which,
+			const int *fds, size_t n)
 {
-	struct gate_reply reply = { .code = (int32_t)e->code };
+	struct gate_reply reply = { .code = (int32_t)e->code, .sockets = which };
 
 	(void)snprintf(reply.text, sizeof(reply.text), "%.399s", e->message);
 	if (net_send_fds(c->caller, &reply, sizeof(reply), fds, n) < 0)
 		_exit(1);
 }
 
-/* Only sockets that are there can be sent: the caller knows from their number which. */
+/* Only sockets that are there can be sent. */
 static void tell_ready(const struct gate_config *c, int fds[NET_SOCKET__COUNT])
 {
 	const struct sbx_error fine = SBX_ERROR_INIT;
 	int there[NET_SOCKET__COUNT];
+	uint32_t which = 0;
 	size_t n = 0;
 
-	for (size_t i = 0; i < NET_SOCKET__COUNT; i++)
-		if (fds[i] >= 0)
-			there[n++] = fds[i];
-	tell_caller(c, &fine, there, n);
+	for (size_t i = 0; i < NET_SOCKET__COUNT; i++) {
+		if (fds[i] < 0)
+			continue;
+		there[n++] = fds[i];
+		which |= UINT32_C(1) << i;
+	}
+	tell_caller(c, &fine, which, there, n);
 	for (size_t i = 0; i < NET_SOCKET__COUNT; i++)
 		sbx_closep(&fds[i]);
 }
@@ -227,7 +267,7 @@ static void count(const struct gate_config *c, struct net_rules *rules)
 		c->shared->refused_icmp = dropped.icmp;
 		c->shared->refused_other = dropped.other;
 	}
-	tell_caller(c, &e, NULL, 0);
+	tell_caller(c, &e, 0, NULL, 0);
 }
 
 static struct {
@@ -262,14 +302,16 @@ static bool obey(const struct gate_config *c, struct net_rules *rules)
 
 _Noreturn void net_gate_main(const struct gate_config *c)
 {
-	int fds[NET_SOCKET__COUNT] = { -1, -1, -1, -1, -1, -1 };
+	int fds[NET_SOCKET__COUNT];
 	struct net_rules *rules = NULL;
 	sbx_autoerror e = SBX_ERROR_INIT;
 	struct pollfd p[] = { { .fd = c->caller, .events = POLLIN },
 			      { .fd = c->relay, .events = POLLIN } };
 
+	for (size_t i = 0; i < NET_SOCKET__COUNT; i++)
+		fds[i] = -1;
 	if (set_up(c, fds, &rules, &e) < 0) {
-		tell_caller(c, &e, NULL, 0);
+		tell_caller(c, &e, 0, NULL, 0);
 		_exit(1);
 	}
 	tell_ready(c, fds);

@@ -203,6 +203,14 @@ bool net_pins_allow(const struct net_pins *p, const struct net_addr *a, uint16_t
 	return false;
 }
 
+bool net_pins_any_port(const struct net_pins *p)
+{
+	for (size_t i = 0; i < p->tokens.n; i++)
+		if (!p->tokens.all[i].port)
+			return true;
+	return false;
+}
+
 bool net_pins_literal(const struct net_pins *p, const struct net_addr *a)
 {
 	for (size_t i = 0; i < p->operator.n; i++)

@@ -75,8 +75,11 @@ void net_pins_drop(struct net_pins *p, struct net_pin *pin);
 /* The first that has to be resolved again and is not being resolved; NULL: none at all. */
 struct net_pin *net_pins_due(const struct net_pins *p);
 
-/* May something be sent there, as far as the list goes? */
+/* May something be sent there, as far as the list goes? Port 0 is for what has none: it needs a
+ * token without one. */
 bool net_pins_allow(const struct net_pins *p, const struct net_addr *a, uint16_t port);
+/* Has the list a token without a port? */
+bool net_pins_any_port(const struct net_pins *p);
 /* Does the operator name this very address? */
 bool net_pins_literal(const struct net_pins *p, const struct net_addr *a);
 /* All that may be sent to, merged. false: no memory. */

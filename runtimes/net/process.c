@@ -6,6 +6,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/landlock.h>
+#include <seccomp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@
 
 #include "runtimes/net/egress_i.h"
 
-enum { FDS_MAX = 8, OPEN_FILES = 2048 };
+enum { FDS_MAX = 16, OPEN_FILES = 2048 };
+_Static_assert((int)FDS_MAX >= (int)NET_SOCKET__COUNT, "all sockets of the gate in one message");
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
@@ -82,11 +84,15 @@ static int take_uid(uid_t uid)
 	return 0;
 }
 
-static int keep_capabilities(uint32_t mask)
+int net_keep_capabilities(uint32_t mask)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };
 
+	if (syscall(SYS_capget, &head, data) < 0)
+		return -errno;
+	mask &= data[0].permitted;
+	memset(data, 0, sizeof(data));
 	data[0].effective = data[0].permitted = mask;
 	return syscall(SYS_capset, &head, data) < 0 ? -errno : 0;
 }
@@ -129,7 +135,7 @@ int net_drop_rights(uint32_t capabilities, uid_t uid)
 		cap++;
 	r = take_uid(uid);
 	if (r == 0)
-		r = keep_capabilities(capabilities);
+		r = net_keep_capabilities(capabilities);
 	if (r < 0)
 		return r;
 	/* Changing the user has forgotten these. */
@@ -142,6 +148,27 @@ int net_drop_rights(uint32_t capabilities, uid_t uid)
 	(void)setrlimit(RLIMIT_CORE, &nothing);
 	confine();
 	return 0;
+}
+
+/* With a raw socket one could send anything in anybody's name, by options of these two levels
+ * alone: their sockets' own, and through io_uring. */
+int net_forbid_heads(void)
+{
+	static const int levels[] = { SOL_IP, SOL_IPV6 };
+	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+	int r = ctx ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < SBX_COUNT(levels) && r == 0; i++)
+		r = seccomp_rule_add(
+			ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(setsockopt), 1,
+			SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, (scmp_datum_t)levels[i]));
+	if (r == 0)
+		r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(io_uring_setup), 0);
+	if (r == 0)
+		r = seccomp_load(ctx);
+	if (ctx)
+		seccomp_release(ctx);
+	return r;
 }
 
 /* ---- speaking -------------------------------------------------------------------------------- */

@@ -243,7 +243,7 @@ static bool begin(struct relay *r)
 		net_relay_watch(r, &sources[i], fds[i], &was, EPOLLIN);
 	}
 	return net_tcp_begin(r, s[NET_TCP4], s[NET_TCP6]) &&
-	       net_udp_begin(r, s[NET_UDP4], s[NET_UDP6]) &&
+	       net_udp_begin(r, s[NET_UDP4], s[NET_UDP6]) && net_icmp_begin(r) &&
 	       net_names_begin(r, s[NET_DNS_UDP], s[NET_DNS_TCP]);
 }
 
@@ -253,6 +253,8 @@ _Noreturn void net_relay_main(const struct relay_config *c)
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int err = net_drop_rights(0, c->uid);
 
+	if (err == 0)
+		err = net_forbid_heads();
 	*r = (struct relay){ .c = c, .pins = c->pins, .counters = c->shared };
 	r->epoll = epoll_create1(EPOLL_CLOEXEC);
 	r->route = net_route_open();

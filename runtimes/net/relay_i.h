@@ -8,6 +8,7 @@
 enum {
 	RELAY_TCP_MAX = 256,   /* connections of one sandbox at a time */
 	RELAY_FLOWS_MAX = 256, /* and flows of UDP */
+	RELAY_ECHOES_MAX = 64, /* and echoes, and these at most in a second */
 	RELAY_CHUNK = 64 << 10,
 	RELAY_TURNS = 16, /* what one source may do before others have theirs */
 };
@@ -19,6 +20,7 @@ struct relay_source {
 
 struct relay_tcp;
 struct relay_flow;
+struct relay_echoes;
 struct relay_names;
 
 struct relay {
@@ -36,9 +38,10 @@ struct relay {
 
 	struct relay_tcp *tcp; /* owned; all connections */
 	size_t n_tcp;
-	int64_t accept_us;	   /* when to accept again after the host had no room; 0: now */
-	struct relay_flow *flows;  /* owned; RELAY_FLOWS_MAX places */
-	struct relay_names *names; /* owned */
+	int64_t accept_us;	     /* when to accept again after the host had no room; 0: now */
+	struct relay_flow *flows;    /* owned; RELAY_FLOWS_MAX places */
+	struct relay_echoes *echoes; /* owned */
+	struct relay_names *names;   /* owned */
 };
 
 /* relay.c */
@@ -73,6 +76,10 @@ bool net_udp_ranges(const struct relay *r, struct net_ranges *ret);
 void net_udp_made(struct relay *r, uint64_t id, int fd);
 int64_t net_udp_next_us(const struct relay *r);
 void net_udp_timers(struct relay *r, int64_t now_us);
+
+/* relay_icmp.c */
+
+bool net_icmp_begin(struct relay *r);
 
 /* relay_names.c */
 

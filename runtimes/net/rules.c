@@ -28,7 +28,7 @@ struct net_rules {
 	bool v6;
 };
 
-static const char fixed[] =
+static const char beginning[] =
 	"table " TABLE " {\n"
 	" set any4 { type ipv4_addr; flags interval; }\n"
 	" set any6 { type ipv6_addr; flags interval; }\n"
@@ -51,15 +51,18 @@ static const char fixed[] =
 	"  meta l4proto { tcp, udp } ip6 daddr . th dport @port6 accept\n"
 	/* A refusal that is told ends a connect(2) at once. */
 	"  meta l4proto tcp counter name n_tcp reject with tcp reset\n"
-	"  meta l4proto udp counter name n_udp reject with icmpx admin-prohibited\n"
-	"  meta l4proto { icmp, icmpv6 } counter name n_icmp drop\n"
-	"  counter name n_other drop\n"
-	" }\n"
-	" chain in {\n"
-	"  type filter hook prerouting priority mangle; policy drop;\n"
-	"  iifname != \"lo\" drop\n"
-	"  ip daddr { 127.0.0.0/8, " NET_SELF4 " } accept\n"
-	"  ip6 daddr { ::1, " NET_SELF6 " } accept\n";
+	"  meta l4proto udp counter name n_udp reject with icmpx admin-prohibited\n";
+
+/* In between, what add_echo adds for each family. */
+
+static const char ending[] = "  meta l4proto { icmp, icmpv6 } counter name n_icmp drop\n"
+			     "  counter name n_other drop\n"
+			     " }\n"
+			     " chain in {\n"
+			     "  type filter hook prerouting priority mangle; policy drop;\n"
+			     "  iifname != \"lo\" drop\n"
+			     "  ip daddr { 127.0.0.0/8, " NET_SELF4 " } accept\n"
+			     "  ip6 daddr { ::1, " NET_SELF6 " } accept\n";
 
 static int no_memory(struct sbx_error *e)
 {
@@ -86,6 +89,19 @@ static void add_hand_over(struct sbx_buf *b, const char *family, const char *ip,
 		       proto, ip, to, port);
 }
 
+/* Echo requests to a target of the list that has no port, from the sandbox's own address and
+ * without options, go on, and end: `in` has no rule for them, so that the kernel, for which every
+ * address is its own, does not reply to them. The taps have them before that. */
+static void add_echo(struct sbx_buf *b, bool v6)
+{
+	sbx_buf_printf(b,
+		       v6 ? "  ip6 nexthdr icmpv6 icmpv6 type echo-request icmpv6 code 0 "
+			    "ip6 saddr " NET_SELF6 " ip6 daddr @any6 meta mark set 0x%x accept\n"
+			  : "  ip hdrlength 5 ip protocol icmp icmp type echo-request icmp code 0 "
+			    "ip saddr " NET_SELF4 " ip daddr @any4 meta mark set 0x%x accept\n",
+		       NET_ECHO_MARK);
+}
+
 int net_rules_new(const struct net_ports *ports, struct net_rules **ret, struct sbx_error *e)
 {
 	sbx_autobuf text = SBX_BUF_INIT(TEXT_MAX);
@@ -105,7 +121,12 @@ int net_rules_new(const struct net_ports *ports, struct net_rules **ret, struct 
 	r->nft = nft_ctx_new(NFT_CTX_DEFAULT);
 	if (!r->nft || nft_ctx_buffer_output(r->nft) != 0 || nft_ctx_buffer_error(r->nft) != 0)
 		return no_memory(e);
-	sbx_buf_puts(&text, fixed);
+	sbx_buf_puts(&text, beginning);
+	if (ports->echo4)
+		add_echo(&text, false);
+	if (ports->echo6)
+		add_echo(&text, true);
+	sbx_buf_puts(&text, ending);
 	add_hand_over(&text, "ipv4", "ip", "tcp", "127.0.0.1", ports->tcp4);
 	add_hand_over(&text, "ipv4", "ip", "udp", "127.0.0.1", ports->udp4);
 	if (r->v6) {

@@ -9,7 +9,11 @@
 /* The ports that what is let through is handed to, on loopback. */
 struct net_ports {
 	uint16_t tcp4, udp4, tcp6, udp6; /* the latter 0: there is no IPv6 */
+	bool echo4, echo6;		 /* there is a tap for echoes */
 };
+
+/* The mark of echo requests that are let through to the taps. */
+enum { NET_ECHO_MARK = 0x5b5346 };
 
 /* Packets that were not let through. */
 struct net_dropped {

@@ -10,7 +10,7 @@
  *   *.example.org  .example.org example.org itself and every name below it; with :PORT too
  *
  * Names are taken in any case, with dots at their end, and as the host of a URL of http or https.
- * Without a port every port of TCP and UDP is meant.
+ * Without a port every port of TCP and UDP is meant, and ICMP echo; with one, this port alone.
  */
 #ifndef SBX_RUNTIMES_NET_TARGETS_H
 #define SBX_RUNTIMES_NET_TARGETS_H

@@ -18,6 +18,8 @@ static void egress_json(const struct egress_counters *c, struct sbx_buf *b)
 		{ "connections", c->connections },
 		{ "failed_connections", c->failed_connections },
 		{ "flows", c->flows },
+		{ "echoes", c->echoes },
+		{ "echo_replies", c->echo_replies },
 		{ "bytes_sent", c->bytes_sent },
 		{ "bytes_received", c->bytes_received },
 		{ "refused_tcp_packets", c->refused_tcp },

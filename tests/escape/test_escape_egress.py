@@ -13,6 +13,7 @@ from test_escape_network import ifinfo, netlink  # noqa: E402
 LISTED, OTHER = "192.0.2.1", "192.0.2.2"
 V6 = host_address(socket.AF_INET6, "2001:db8::1")
 SHUT = ("ECONNREFUSED", "EPERM", "EACCES", "ENETUNREACH")
+PING = 's1 = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 1)\necho = bytes([8]) + bytes(15)\n'
 # What listens in the sandbox before its command begins, from /proc/net: rows of (file, local address, port).
 LISTENERS = r"""
 found = []
@@ -49,7 +50,25 @@ rows = [
     Row("raw", 'socket.socket(socket.AF_INET, socket.SOCK_RAW, 255)', "EPERM"),
     Row("raw_v6", 'socket.socket(socket.AF_INET6, socket.SOCK_RAW, 58)', ("EPERM", "EAFNOSUPPORT")),
     Row("packet", 'socket.socket(17, socket.SOCK_RAW, 0x300)', "EAFNOSUPPORT"),
-    Row("ping", 'socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 1)', ("EACCES", "EPROTONOSUPPORT")),
+
+    # Sockets for ping are there, since the list has a target for them, and lead nowhere else.
+    Row("ping_not_listed", PING + 's1.sendto(echo, ("%s", 0))' % OTHER, "EPERM"),
+    Row("ping_metadata", PING + 's1.sendto(echo, ("169.254.169.254", 0))', "EPERM"),
+    Row("ping_host_address", PING + 's1.sendto(echo, (C["addr"] or "%s", 0))' % OTHER, "EPERM"),
+    Row("ping_broadcast", PING + 's1.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)\ns1.sendto(echo, ("255.255.255.255", 0))', SHUT),
+    Row("ping_multicast", PING + 's1.sendto(echo, ("224.0.0.1", 0))', SHUT),
+    Row("ping_foreign_source", PING + 's1.bind(("192.0.2.9", 0))\ns1.sendto(echo, ("%s", 0))' % LISTED, "EPERM"),
+    Row("ping_from_loopback", PING + 's1.bind(("127.0.0.1", 0))\ns1.sendto(echo, ("%s", 0))' % LISTED, ("EPERM", "EINVAL")),
+    Row("ping_by_another_way", PING + 's1.setsockopt(0, 4, bytes([131, 7, 4, 192, 0, 2, 2, 0]))\ns1.sendto(echo, ("%s", 0))' % LISTED,
+        ("EPERM", "EINVAL", "EHOSTUNREACH")),
+    Row("ping_with_a_route_recorded", PING + 's1.setsockopt(0, 4, bytes([7, 7, 4, 0, 0, 0, 0, 0]))\ns1.sendto(echo, ("%s", 0))' % LISTED, "EPERM"),
+    Row("ping_other_messages", 'errors_of([lambda k=k: socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 1).sendto(bytes([k]) + bytes(15), ("%s", 0))'
+        ' for k in range(256) if k not in (8, 42)])' % LISTED, ("EINVAL", "EINVAL EOPNOTSUPP")),
+    Row("ping_v6_not_listed", 's1 = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM, 58)\ns1.settimeout(1)\n'
+        's1.sendto(bytes([128]) + bytes(15), ("2001:db8::1", 0))\nreturn s1.recv(1)', SHUT + ("ETIMEDOUT", "EAFNOSUPPORT", "EADDRNOTAVAIL")),
+    Row("ping_keeps_nothing", 'call("prctl", 8, 1, 0, 0, 0)\nos.setresuid(os.getuid(), os.getuid(), os.getuid())\n'
+        'return [l.split()[1].strip("0") for l in open("/proc/self/status") if l.startswith(("CapPrm", "CapEff", "CapAmb", "CapBnd"))]',
+        "['', '', '', '']"),
     Row("other_protocols", 'errors_of([lambda n=n, k=k: socket.socket(socket.AF_INET, k, n).connect(("%s", 9))'
         ' for k, n in ((6, 33), (1, 132), (5, 132))])' % OTHER, ("EPROTONOSUPPORT ESOCKTNOSUPPORT", "ESOCKTNOSUPPORT", "EPROTONOSUPPORT",
                                                             "ECONNREFUSED")),

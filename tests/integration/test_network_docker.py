@@ -13,12 +13,12 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_network as network  # noqa: E402
+import test_network_icmp as icmp  # noqa: E402
 from test_network import nethosts, sbx  # noqa: E402
 import engine  # noqa: E402
 
 PYTHON, BARE = "python:3.11-slim", "bare:1"
 CLONE_NEWNET = 0x40000000
-RUNNER = os.path.join(os.path.abspath(sbx.BUILD), "runtimes", "runner", "sandbox-runner")
 E = None
 
 
@@ -43,9 +43,8 @@ def of_the_host():
             for w in words if shutil.which(w[0])]
 
 
-class Network(network.Network):
+class Containers(network.Machines):
     RUNTIME = "docker"
-    PINGS = ("EPERM", "timed out")  # the engine allows these sockets to everybody, and the rules nobody
 
     def more(self):
         return settings(E)
@@ -64,8 +63,16 @@ class Network(network.Network):
         return sorted(n["Id"] for n in E.call("GET", "/networks").json())
 
 
-class Container(Network):
-    """What is not in the other table."""
+class Network(Containers, network.Network):
+    pass
+
+
+class Icmp(Containers, icmp.Icmp):
+    NO_SOCKET = "EPERM"  # the engine allows these sockets to everybody, and the rules nobody
+
+
+class Container(Containers):
+    """What is not in the other tables."""
 
     def test_nothing_of_it_is_on_the_host(self):
         before = of_the_host()
@@ -107,20 +114,6 @@ class Container(Network):
             r.wait()
         self.assertEqual(len(seen), 3)
 
-    def runner_without(self, right, also_to_try):
-        """A runner that lacks a right, with which it could enter the network of another process."""
-        base = tempfile.mkdtemp(prefix="sbx-test-")
-        self.addCleanup(shutil.rmtree, base)
-        path = os.path.join(base, "runner")
-        with open(path, "w") as f:
-            f.write("#!/bin/sh\n%s\nexec setpriv --bounding-set=-%s %s \"$@\"\n" % (
-                "" if also_to_try else 'case "$*" in *--preflight*) exec %s "$@";; esac' % RUNNER, right, RUNNER))
-        os.chmod(path, 0o755)
-        m = sbx.Mount(settings=dict(network.ON, egress_allowlist=self.a.v4, **self.more()),
-                      env={"SANDBOXFS_RUNNER": path})
-        self.addCleanup(m.close)
-        return m.start()
-
     def test_a_network_that_cannot_be_entered_is_refused(self):
         m = self.runner_without("sys_ptrace", also_to_try=True)
         with open(os.path.join(m.mnt, "runtimes/docker.json")) as f:
@@ -134,11 +127,6 @@ class Container(Network):
 
     def test_a_network_that_cannot_be_entered_any_more(self):
         self.fails(self.runner_without("sys_ptrace", also_to_try=False), "cannot open the container's network namespace")
-
-
-# The table is that of the other class.
-for inherited in [n for n in dir(network.Network) if n.startswith("test_")]:
-    setattr(Container, inherited, None)
 
 
 class Rules(unittest.TestCase):

@@ -18,7 +18,7 @@ import nethosts  # noqa: E402
 import sbx  # noqa: E402
 import workkit  # noqa: E402
 
-CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18
+CLONE_NEWNS, CLONE_NEWNET, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x40000000, 0x1000, 0x4000, 1 << 18
 
 
 def reason_not_to():
@@ -220,6 +220,20 @@ class OrdinaryNetwork(unittest.TestCase):
                       "[Errno -2] Name or service not known"]), (r.stderr, r.json()["message"]))
             self.assertEqual(r.json()["resource_usage"]["egress_refused_tcp_packets"], 1)
 
+    def test_ping(self):
+        """The host has sockets for it for everybody, and the sandbox has the right to its own."""
+        v4, v6 = os.environ["SBX_TEST_HOST"].split()
+        with open(os.path.join(os.path.dirname(nethosts.__file__), "netclient.py"), encoding="utf-8") as f:
+            client = f.read()
+        with sbx.Mount(settings={"egress_enforcement": "true", "egress_granular_enforcement": "true",
+                                 "egress_allowlist": "%s,%s" % (v4, v6)}) as m:
+            r = m.run({"command": ["python3", "-c", client + "say(ping(%r)); say(ping(%r)); say(unheard('192.0.2.1', %r))"
+                                   % (v4, v6, v4)], "network_policy": "allowlist"})
+            self.assertEqual((r.exit, r.stdout.decode().splitlines()), ("0", ["answered", "answered", "EPERM, %s 2" % v4]),
+                             (r.stderr, r.json()["message"]))
+            usage = r.json()["resource_usage"]
+            self.assertEqual((usage["egress_echoes"], usage["egress_refused_icmp_packets"]), (3, 1))
+
 
 STAGE = "/mnt"  # covered in the mount namespace of this test
 
@@ -268,7 +282,12 @@ if __name__ == "__main__":
         sbx.main()
     if nethosts.reason_not_here():
         go_on_as_nobody()
-    # Another machine, which only root can make.
+    # Another machine, which only root can make, beside a host that gives everybody sockets for ping.
+    if sbx.libc.unshare(CLONE_NEWNET):
+        raise OSError("no network namespace")
+    nethosts.ip("link", "set", "lo", "up")
+    with open("/proc/sys/net/ipv4/ping_group_range", "w") as range_of_groups:
+        range_of_groups.write("0 2147483647")
     with nethosts.Host("allowed") as host:
         host.zone({"good.test": {"A": [host.v4], "AAAA": [host.v6]}})
         os.environ["SBX_TEST_HOST"] = " ".join((host.v4, host.v6))

@@ -83,10 +83,10 @@ def root_without_shell():
 
 
 def root_with_python():
-    """The host's Python and bash, with what they need, beside busybox."""
+    """The host's Python and bash, and its ping where it has one, with what they need, beside busybox."""
     python = os.path.realpath("/usr/bin/python3")
     library = "/usr/lib/" + os.path.basename(python)
-    wanted = {python, "/usr/bin/bash"}
+    wanted = {python, "/usr/bin/bash", *filter(os.path.exists, ["/usr/bin/ping"])}
     for where, folders, files in os.walk(library):
         folders[:] = [d for d in folders if d not in ("test", "dist-packages", "idlelib", "lib2to3", "__pycache__")]
         wanted |= {os.path.join(where, f) for f in files if f.endswith((".py", ".so"))}

@@ -89,12 +89,32 @@ def _ask_tcp(server, name, kind=1):
         return verdict(s.recv(size, socket.MSG_WAITALL))
 
 
-def _ping(address):
-    six = ":" in address
-    with socket.socket(family(address), socket.SOCK_DGRAM, 58 if six else 1) as s:
-        s.settimeout(20)
-        s.sendto(struct.pack(">BBHHH", 128 if six else 8, 0, 0, 0, 1) + b"ping", (address, 0))
-        return s.recv(100)
+def echo_socket(address):
+    s = socket.socket(family(address), socket.SOCK_DGRAM, 58 if ":" in address else 1)
+    s.settimeout(20)
+    return s
+
+
+def request(address, seq=1, data=b"ping", kind=None):
+    return struct.pack(">BBHHH", kind or (128 if ":" in address else 8), 0, 0, 0, seq) + data
+
+
+def _ping(address, data):
+    with echo_socket(address) as s:
+        s.sendto(request(address, 7, data), (address, 0))
+        reply, peer = s.recvfrom(70000)
+        kind, code, _, _, seq = struct.unpack_from(">BBHHH", reply)
+        right = (kind, code, seq, reply[8:], peer[0]) == (129 if ":" in address else 0, 0, 7, data, address)
+        return "answered" if right else repr((reply, peer))
+
+
+def _unheard(address, fence, *how):
+    """How sending an echo there ends, and who replies first when one to the fence follows."""
+    with echo_socket(address) as s:
+        sent = told(s.sendto, request(address, 1, *how), (address, 0))
+        s.sendto(request(fence, 2), (fence, 0))
+        reply, peer = s.recvfrom(70000)
+        return "%s, %s %d" % (sent if isinstance(sent, str) else "sent", peer[0], struct.unpack_from(">H", reply, 6)[0])
 
 
 def get(address, port=80, path="/"):
@@ -121,8 +141,12 @@ def ask_tcp(server, text, kind=1):
     return told(_ask_tcp, server, text, kind)
 
 
-def ping(address):
-    return told(_ping, address)
+def ping(address, data=b"ping"):
+    return told(_ping, address, data)
+
+
+def unheard(address, fence, *how):
+    return told(_unheard, address, fence, *how)
 
 
 def cut_off(address, port=80):

@@ -57,16 +57,19 @@ class Server:
             self.thread(self.dns, self.socket(family, socket.SOCK_DGRAM, DNS))
 
     def sniff(self, s):
-        """Whatever of IP comes in but what the devices say to each other."""
+        """Whatever of IP comes in but what the devices say to each other: where it goes, its protocol, and of ICMP
+        the type."""
         while True:
             data, about = s.recvfrom(65535)
             if about[2] == 4:  # PACKET_OUTGOING
                 continue
             if about[1] == 0x800:
-                self.note("packets", [socket.inet_ntoa(data[30:34]), data[23]])
+                self.note("packets", [socket.inet_ntoa(data[30:34]), data[23],
+                                      *([data[14 + 4 * (data[14] & 15)]] if data[23] == 1 else [])])
             elif about[1] == 0x86dd and not (data[20] in (0, 58) and data[38] in (0xfe, 0xff)):
                 if data[20] != 58 or data[54] not in range(130, 144):
-                    self.note("packets", [socket.inet_ntop(socket.AF_INET6, data[38:54]), data[20]])
+                    self.note("packets", [socket.inet_ntop(socket.AF_INET6, data[38:54]), data[20],
+                                          *([data[54]] if data[20] == 58 else [])])
 
     def accept(self, listener, handler):
         while True:
@@ -110,6 +113,51 @@ class Server:
             data, peer = s.recvfrom(65535)
             self.note("udp", [peer[0], data[:64].decode("latin1")])
             s.sendto(self.name.encode() + b" " + data, peer)
+
+    # ---- echoes ----
+
+    def lie(self):
+        """From now on the answer to "lie N" is the Nth of the replies that are none, while there are so many, and the
+        answer to anything else is the right one, twice."""
+        for path, family, proto in (("ipv4/icmp_echo_ignore_all", socket.AF_INET, 1),
+                                    ("ipv6/icmp/echo_ignore_all", socket.AF_INET6, 58)):
+            with open("/proc/sys/net/" + path, "w") as f:
+                f.write("1")
+            self.thread(self.lies, socket.socket(family, socket.SOCK_RAW, proto))
+
+    def lies(self, s):
+        six = s.family == socket.AF_INET6
+        wanted, kind = (128, 129) if six else (8, 0)
+        while True:
+            data, peer = s.recvfrom(65535)
+            whole = data if six else data[20:]
+            if whole[0] != wanted:
+                continue
+            number, seq = struct.unpack_from(">HH", whole, 4)
+            body = whole[8:]
+            right = message(kind, number, seq, body)
+            lies = [message(kind, number, seq, body[:-1] + b"!"), message(kind, number, seq, body + b"!"),
+                    message(kind, number, seq, body[:-1]), message(kind, number, seq ^ 0x40, body),
+                    message(kind, number, seq ^ 1, body), message(kind, number ^ 1, seq, body),
+                    message(kind, number, seq, body, 1), message(4 if six else 14, number, seq, body), right[:7]]
+            if not body.startswith(b"lie "):
+                lies = [right, right]
+            elif int(body[4:]) < len(lies):
+                lies = [lies[int(body[4:])]]
+            else:
+                lies = self.from_another(data, right)
+            for reply in lies:
+                s.sendto(reply, peer)
+
+    def from_another(self, request, reply):
+        """The right reply from the address beside this one's; only of IPv4 can a head be written."""
+        if request[0] >> 4 != 4:
+            return []
+        head = bytearray(request[:20])
+        head[12:16], head[16:20] = (int.from_bytes(head[16:20], "big") + 1).to_bytes(4, "big"), head[12:16]
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, 255) as s:
+            s.sendto(bytes(head) + reply, (socket.inet_ntoa(bytes(head[16:20])), 0))
+        return []
 
     # ---- names ----
 
@@ -156,10 +204,21 @@ class Server:
                 good = self.news.wait_for(lambda: sum(q[0] == name for q in self.seen["dns"]) >= count,
                                           order["timeout"])
                 return {"good": good}
+            if "lie" in order:
+                self.lie()
             if "forget" in order:
                 for kind in self.seen.values():
                     kind.clear()
             return self.seen
+
+
+def message(kind, number, seq, body, code=0):
+    """Of ICMP; the kernel does the checksums of IPv6."""
+    m = struct.pack(">BBHHH", kind, code, 0, number, seq) + body
+    total = sum(struct.unpack(">%dH" % ((len(m) + 1) // 2), m + b"\0" * (len(m) % 2)))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return m[:2] + struct.pack(">H", ~total & 0xffff) + m[4:]
 
 
 def serve():

@@ -10,17 +10,20 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/auto.h"
-#include "runtimes/net/egress.h"
+#include "runtimes/net/egress_i.h"
 #include "runtimes/net/netlink.h"
 
 static int count_fds(void)
@@ -281,6 +284,109 @@ static void routes__are_told_apart(void **state)
 	}
 }
 
+/* What a child sees of a socket for echoes after it has given up heads of IP; 0: all is right. */
+static int try_heads(int fd)
+{
+	static const struct {
+		int level, name, err;
+	} rows[] = {
+		{ SOL_IP, IP_HDRINCL, EPERM },
+		{ SOL_IP, IP_FREEBIND, EPERM },
+		{ SOL_IPV6, IPV6_HDRINCL, EPERM },
+		{ SOL_SOCKET, SO_DETACH_FILTER, EPERM }, /* it is locked */
+		{ SOL_SOCKET, SO_KEEPALIVE, 0 },
+	};
+	const int on = 1;
+
+	if (net_forbid_heads() < 0)
+		return 100;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		errno = 0;
+		(void)setsockopt(fd, rows[i].level, rows[i].name, &on, sizeof(on));
+		if (errno != rows[i].err)
+			return (int)i + 1;
+		/* The upper half of a register is not the kernel's to look at. */
+		errno = 0;
+		(void)syscall(SYS_setsockopt, fd, 1L << 32 | rows[i].level, rows[i].name, &on,
+			      sizeof(on));
+		if (errno != rows[i].err)
+			return (int)i + 10;
+	}
+	return syscall(SYS_io_uring_setup, 1, NULL) < 0 && errno == EPERM ? 0 : 200;
+}
+
+static void outside__is_a_socket_that_writes_no_heads(void **state)
+{
+	struct net_outlet out[] = { net_echo_outside(false), net_echo_outside(true) };
+	int tried = 0;
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(out); i++) {
+		pid_t pid;
+		int status;
+
+		if (out[i].fd < 0 || !out[i].raw) {
+			sbx_closep(&out[i].fd);
+			continue;
+		}
+		pid = fork();
+		if (pid == 0)
+			_exit(try_heads(out[i].fd));
+		sbx_closep(&out[i].fd);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 0);
+		tried++;
+	}
+	if (!tried)
+		skip();
+}
+
+/* "CapEff" and the like of a process, as a number. */
+static unsigned long long status_of(int pid, const char *key)
+{
+	char path[64], line[256];
+	unsigned long long n = ~0ULL;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f))
+		if (strncmp(line, key, strlen(key)) == 0 && line[strlen(key)] == ':')
+			n = strtoull(line + strlen(key) + 1, NULL, 16);
+	(void)fclose(f);
+	return n;
+}
+
+static void enter__leaves_its_processes_with_little(void **state)
+{
+	const unsigned long long gate =
+		CAP_TO_MASK(CAP_NET_ADMIN) | CAP_TO_MASK(CAP_NET_BIND_SERVICE);
+	const struct egress_config c = { .operator_list = "192.0.2.1" };
+	sbx_autoclose int user = -1, net = make_namespace(&user), children = -1;
+	sbx_autoerror e = SBX_ERROR_INIT;
+	struct egress *x = NULL;
+	char text[64] = "";
+	int pids[2] = { 0, 0 };
+
+	(void)state;
+	if (net < 0)
+		skip();
+	assert_int_equal(egress_open(&c, &x, &e), 0);
+	assert_int_equal(egress_enter(x, net, user, &e), 0);
+	children = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+	if (children >= 0 && read(children, text, sizeof(text) - 1) > 0 &&
+	    sscanf(text, "%d %d", &pids[0], &pids[1]) == 2) {
+		assert_int_equal(status_of(pids[0], "CapEff"), gate);
+		assert_int_equal(status_of(pids[0], "CapPrm"), gate);
+		assert_int_equal(status_of(pids[1], "CapEff"), 0);
+		assert_int_equal(status_of(pids[1], "CapPrm"), 0);
+		assert_int_equal(status_of(pids[1], "Seccomp"), 2);
+	}
+	(void)egress_close(x);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -290,6 +396,8 @@ int main(void)
 		cmocka_unit_test(enter__lets_nothing_out_by_another_device),
 		cmocka_unit_test(count__tells_that_a_process_is_lost),
 		cmocka_unit_test(routes__are_told_apart),
+		cmocka_unit_test(outside__is_a_socket_that_writes_no_heads),
+		cmocka_unit_test(enter__leaves_its_processes_with_little),
 	};
 
 	return cmocka_run_group_tests_name("egress", tests, NULL, NULL);

@@ -137,9 +137,19 @@ static void allow__is_by_token_and_port(void **state)
 		uint16_t port;
 		bool good;
 	} rows[] = {
-		{ "10.255.0.1", 1, true }, { "11.0.0.1", 1, false }, { "1.1.1.1", 443, true },
-		{ "1.1.1.1", 80, false },  { "1.1.1.2", 443, true }, { "1.1.1.3", 443, false },
-		{ "2.2.2.2", 5000, true }, { "::a00:1", 1, false },  { "2.2.2.3", 5000, false },
+		{ "10.255.0.1", 1, true },
+		{ "11.0.0.1", 1, false },
+		{ "1.1.1.1", 443, true },
+		{ "1.1.1.1", 80, false },
+		{ "1.1.1.2", 443, true },
+		{ "1.1.1.3", 443, false },
+		{ "2.2.2.2", 5000, true },
+		{ "::a00:1", 1, false },
+		{ "2.2.2.3", 5000, false },
+		/* What has no port: every port must be allowed. */
+		{ "10.255.0.1", 0, true },
+		{ "1.1.1.1", 0, false },
+		{ "2.2.2.2", 0, true },
 	};
 
 	(void)state;
@@ -148,6 +158,25 @@ static void allow__is_by_token_and_port(void **state)
 		assert_int_equal(allows(p, rows[i].addr, rows[i].port), rows[i].good);
 		/* The rules say the same. */
 		assert_int_equal(in_ranges(p, rows[i].addr, rows[i].port), rows[i].good);
+	}
+}
+
+static void any_port__is_a_token_without_one(void **state)
+{
+	static const struct {
+		const char *tokens;
+		bool any;
+	} rows[] = {
+		{ "192.0.2.1", true },
+		{ "192.0.2.1:80,[2001:db8::1]:80,a.org:80,*.a.org:80", false },
+		{ "192.0.2.1:80,*.a.org", true },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		SBX_AUTO(net_pins_freep) struct net_pins *p = pins(rows[i].tokens, "");
+
+		assert_int_equal(net_pins_any_port(p), rows[i].any);
 	}
 }
 
@@ -364,6 +393,7 @@ int main(void)
 		cmocka_unit_test(targets__of_ipv6_have_their_own_length),
 		cmocka_unit_test(map__has_an_entry_for_each_token),
 		cmocka_unit_test(allow__is_by_token_and_port),
+		cmocka_unit_test(any_port__is_a_token_without_one),
 		cmocka_unit_test(literal__only_when_the_operator_names_it),
 		cmocka_unit_test(pins__are_replaced_and_change_counts),
 		cmocka_unit_test(pins__outlive_silence_for_a_while),
