@@ -17,8 +17,12 @@
 
 enum {
 	/* What the kernel may hold for us in each direction of each end; it doubles what it is
-	 * told. Loopback has packets of 64 KiB, of which too few stall a connection. */
+	 * told. Loopback has packets of 64 KiB, of which too few stall a connection. Who opens
+	 * many gets less for each of them: 300 MiB with all RELAY_TCP_MAX, where it would be 1 GiB.
+	 */
 	BUFFER = 512 << 10,
+	BUFFER_OF_MANY = 128 << 10,
+	MANY = 16,
 	SYN_RETRIES = 4, /* half a minute for a target that does not answer */
 	PAUSE_US = 1000000,
 };
@@ -191,16 +195,16 @@ static void refuse(int fd)
 	(void)close(fd);
 }
 
-static void limit(int fd)
+static void limit(const struct relay *r, int fd)
 {
-	const int size = BUFFER;
+	const int size = r->n_tcp < MANY ? BUFFER : BUFFER_OF_MANY;
 
 	(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 }
 
 /* A socket on its way to the target, or -1. */
-static int set_out(const struct net_end *target)
+static int set_out(const struct relay *r, const struct net_end *target)
 {
 	const int on = 1, retries = SYN_RETRIES;
 	struct sockaddr_storage sa;
@@ -209,7 +213,7 @@ static int set_out(const struct net_end *target)
 
 	if (fd < 0)
 		return -1;
-	limit(fd);
+	limit(r, fd);
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &retries, sizeof(retries));
 	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -222,7 +226,7 @@ static void take(struct relay *r, int fd, const struct net_end *target)
 {
 	const int on = 1;
 	struct relay_tcp *t = calloc(1, sizeof(*t));
-	int out = t ? set_out(target) : -1;
+	int out = t ? set_out(r, target) : -1;
 
 	if (out < 0) {
 		r->counters->failed_connections++;
@@ -230,7 +234,7 @@ static void take(struct relay *r, int fd, const struct net_end *target)
 		free(t);
 		return;
 	}
-	limit(fd);
+	limit(r, fd);
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	t->inner = (struct end){ .source = { ready }, .of = t, .fd = fd };
 	t->outer = (struct end){ .source = { ready }, .of = t, .fd = out };
