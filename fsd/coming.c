@@ -14,8 +14,6 @@
 
 #include "base/fs.h"
 
-static const char error_end[] = ".error";
-
 enum { OPEN_MAX = 4 }; /* files that one user may have coming: they are disk that nobody sees */
 
 struct coming;
@@ -48,21 +46,10 @@ struct turn {
 	struct job job;
 };
 
-struct failure {
-	char place[37];
-	char name[SESSION_NAME]; /* NAME.error; "": none */
-	uid_t uid;		 /* who may read it */
-	enum ms_node_id node;
-	char *text; /* owned: the error as JSON */
-	uint64_t age;
-};
-
 struct imports {
 	pthread_mutex_t lock;
 	struct turn *first, **last; /* owned */
 	bool busy;
-	struct failure failures[IMG_ERRORS];
-	uint64_t clock;
 };
 
 struct imports *coming_imports_new(void)
@@ -87,102 +74,9 @@ void coming_imports_free(struct imports *im)
 		fuse_reply_err(t->job.req, ENOTCONN);
 		free(t);
 	}
-	for (size_t i = 0; i < IMG_ERRORS; i++)
-		free(im->failures[i].text);
 	pthread_mutex_destroy(&im->lock);
 	free(im);
 }
-
-/* ---- what went wrong ------------------------------------------------------------------------- */
-
-int64_t coming_number(const char *place, const char *name)
-{
-	char both[SESSION_NAME + 40];
-
-	(void)snprintf(both, sizeof(both), "%s/%s", place, name);
-	return img_number(*place ? both : name);
-}
-
-/* text: the caller's gift; NULL: nothing went wrong. */
-static void remember(struct fsd *f, const struct coming *c, char *text)
-{
-	struct imports *im = f->imports;
-	struct failure *at = &im->failures[0];
-	char name[SESSION_NAME];
-	bool same = false;
-
-	(void)snprintf(name, sizeof(name), "%.200s%s", c->name, error_end);
-	pthread_mutex_lock(&im->lock);
-	for (size_t i = 0; i < IMG_ERRORS && !same; i++) {
-		struct failure *one = &im->failures[i];
-
-		same = strcmp(one->name, name) == 0 && strcmp(one->place, c->place) == 0;
-		if (same || one->age < at->age)
-			at = one;
-	}
-	if (text || same) {
-		free(at->text);
-		*at = (struct failure){ .text = text };
-	}
-	if (text) {
-		memcpy(at->name, name, sizeof(name));
-		memcpy(at->place, c->place, sizeof(at->place));
-		at->uid = c->uid;
-		at->node = c->gate->error;
-		at->age = ++im->clock;
-	}
-	pthread_mutex_unlock(&im->lock);
-}
-
-/* Under the lock. */
-static struct failure *failure_of(struct imports *im, fuse_ino_t ino)
-{
-	for (size_t i = 0; i < IMG_ERRORS; i++) {
-		struct failure *one = &im->failures[i];
-
-		if (one->name[0] && one->node == ino_node(ino) &&
-		    coming_number(one->place, one->name) == ino_row(ino))
-			return one;
-	}
-	return NULL;
-}
-
-int coming_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out)
-{
-	struct imports *im = f->imports;
-	const struct failure *one;
-
-	pthread_mutex_lock(&im->lock);
-	one = failure_of(im, ino);
-	if (one)
-		sbx_buf_puts(out, one->text);
-	pthread_mutex_unlock(&im->lock);
-	return one ? 0 : -ENOENT;
-}
-
-size_t coming_failures(struct fsd *f, const char *place, char ret[IMG_ERRORS][SESSION_NAME])
-{
-	struct imports *im = f->imports;
-	size_t n = 0;
-
-	pthread_mutex_lock(&im->lock);
-	for (size_t i = 0; i < IMG_ERRORS; i++)
-		if (im->failures[i].name[0] && strcmp(im->failures[i].place, place) == 0)
-			memcpy(ret[n++], im->failures[i].name, SESSION_NAME);
-	pthread_mutex_unlock(&im->lock);
-	return n;
-}
-
-int coming_child(struct fsd *f, fuse_req_t req, enum ms_node_id node, const char *place,
-		 const char *name, struct fuse_entry_param *ret)
-{
-	memset(ret, 0, sizeof(*ret));
-	ret->generation = 1;
-	ret->ino = ino_make(coming_number(place, name), node);
-	return coming_attr(f, req, ret->ino, &ret->attr, &ret->attr_timeout);
-}
-
-static const struct gate *gate_of(fuse_ino_t parent);
 
 /* Where it would come to, from whom. -errno. */
 static int place_of(struct fsd *f, fuse_req_t req, fuse_ino_t parent, char ret[37])
@@ -202,8 +96,6 @@ static int place_of(struct fsd *f, fuse_req_t req, fuse_ino_t parent, char ret[3
 /* The kernel has looked whether names may go from this directory. */
 void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	struct imports *im = f->imports;
-	struct failure *one;
 	struct orch_principal p;
 	char place[37];
 	int r = place_of(f, req, parent, place);
@@ -215,14 +107,7 @@ void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 		fuse_reply_err(req, -r);
 		return;
 	}
-	pthread_mutex_lock(&im->lock);
-	one = failure_of(im, ino_make(coming_number(place, name), gate_of(parent)->error));
-	if (one) {
-		free(one->text);
-		*one = (struct failure){ .age = 0 };
-	}
-	pthread_mutex_unlock(&im->lock);
-	fuse_reply_err(req, one ? 0 : EPERM);
+	fuse_reply_err(req, failures_drop(f->failures, place, name) ? 0 : EPERM);
 }
 
 /* ---- imports, one by one --------------------------------------------------------------------- */
@@ -268,7 +153,12 @@ static int perform(struct fsd *f, struct job *j)
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int rc = c->gate->import(f, c, &e);
 
-	remember(f, c, rc < 0 ? sbx_error_json(&e) : NULL);
+	failures_put(f->failures,
+		     &(const struct failed){ .place = c->place,
+					     .name = c->name,
+					     .uid = c->uid,
+					     .node = c->gate->error,
+					     .text = rc < 0 ? sbx_error_json(&e) : NULL });
 	return rc < 0 ? -fsd_errno(&e) : 0;
 }
 
@@ -527,21 +417,6 @@ static int look(struct coming *c, void *ctx)
 	return 0;
 }
 
-static int look_at_failure(struct fsd *f, fuse_ino_t ino, struct stat *st)
-{
-	struct imports *im = f->imports;
-	const struct failure *one;
-
-	pthread_mutex_lock(&im->lock);
-	one = failure_of(im, ino);
-	if (one) {
-		st->st_size = (off_t)strlen(one->text);
-		st->st_uid = one->uid;
-	}
-	pthread_mutex_unlock(&im->lock);
-	return one ? 0 : -ENOENT;
-}
-
 int coming_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
@@ -556,7 +431,7 @@ int coming_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, 
 	st->st_blksize = 4096;
 	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec = f->started_us / 1000000;
 	*timeout = 0;
-	r = n->view == MS_V_NONE ? with(f, ino, look, st) : look_at_failure(f, ino, st);
+	r = n->view == MS_V_NONE ? with(f, ino, look, st) : failures_attr(f->failures, ino, st);
 	st->st_gid = st->st_uid == f->uid ? getgid() : (gid_t)st->st_uid;
 	st->st_blocks = (st->st_size + 511) / 512;
 	return r;

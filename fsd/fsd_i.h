@@ -42,6 +42,7 @@ struct work_table;
 struct writers;
 struct passes;
 struct imports;
+struct failures;
 
 struct serial_share {
 	int64_t serial;	  /* the last one that was given; 0: none */
@@ -72,6 +73,7 @@ struct fsd {
 	struct shots *shots;
 	struct passes *passes;
 	struct imports *imports;
+	struct failures *failures;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
 	struct handle *handles;		/* open files; owns */
