@@ -54,6 +54,8 @@ int sbx_copy_sparse(int from, int to, uint64_t len, uint64_t *ret_copied);
 /* Removes name below dirfd with everything in it: follows no link, crosses no mount, uses
  * constant stack and a constant number of descriptors for any depth. -ENOENT is success. */
 int sbx_remove_tree(int dirfd, const char *name);
+/* The same, but -EINTR soon after *stop has become true: what is left can be removed later. */
+int sbx_remove_tree_until(int dirfd, const char *name, const _Atomic(bool) *stop);
 
 /* Closes every descriptor from `lowest` up. */
 void sbx_close_from(unsigned lowest);
