@@ -72,6 +72,7 @@ struct orch {
 	int helpers_over;      /* eventfd: processes that a door waits for are to end */
 	int64_t reconciled_us; /* janitor: boot clock; 0: not yet */
 	int64_t told_seq;      /* janitor: last change that it has seen */
+	int64_t retired_row;   /* janitor: up to there runs were looked at; 0: begin anew */
 	char *watching_owner;  /* owned; watching.c: who says it. NULL: nothing was said yet */
 
 	struct orch_counts counts;
