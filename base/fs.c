@@ -357,6 +357,16 @@ static int sweep_dir(int fd, char name[SBX_NAME_MAX + 1], const atomic_bool *sto
 	return found;
 }
 
+unsigned char sbx_entry_type(int dirfd, const struct dirent *d)
+{
+	struct stat st;
+
+	if (d->d_type != DT_UNKNOWN)
+		return d->d_type;
+	return fstatat(dirfd, d->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ? DT_UNKNOWN
+								       : IFTODT(st.st_mode);
+}
+
 /* Moves a directory to `root` under a name that is free there: one that was killed before us may
  * have had our process number, and what we remove may be made of such names. */
 static int move_up(int sub, const char *name, int root, unsigned *serial)
