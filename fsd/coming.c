@@ -3,7 +3,8 @@
  * images/NAME.tar and snapshots/NAME.tar: what is copied there is kept in a file without a name,
  * and becomes the image or the snapshot NAME when the file is closed, by a process of its own. The
  * close fails when that does, and NAME.error then says why; the kernel has no words for it. Imports
- * are made one after the other, so that they take one writer and no more.
+ * are made one after the other, so that they take one writer and no more; who waits for his turn
+ * can be interrupted.
  */
 #include "fsd/img_i.h"
 
@@ -14,7 +15,8 @@
 
 #include "base/fs.h"
 
-enum { OPEN_MAX = 4 }; /* files that one user may have coming: they are disk that nobody sees */
+/* Files that may be coming: they are disk that nobody sees. */
+enum { OF_A_USER = 4, OF_ALL = 32 };
 
 struct coming;
 
@@ -39,44 +41,6 @@ struct coming {
 	bool fresh;		 /* there are bytes that were not looked at yet */
 	int result;		 /* of the last import: 0 or -errno */
 };
-
-/* An import that waits for its turn. */
-struct turn {
-	struct turn *next;
-	struct job job;
-};
-
-struct imports {
-	pthread_mutex_t lock;
-	struct turn *first, **last; /* owned */
-	bool busy;
-};
-
-struct imports *coming_imports_new(void)
-{
-	struct imports *im = calloc(1, sizeof(*im));
-
-	if (!im)
-		return NULL;
-	pthread_mutex_init(&im->lock, NULL);
-	im->last = &im->first;
-	return im;
-}
-
-void coming_imports_free(struct imports *im)
-{
-	struct turn *t;
-
-	if (!im)
-		return;
-	while ((t = im->first)) {
-		im->first = t->next;
-		fuse_reply_err(t->job.req, ENOTCONN);
-		free(t);
-	}
-	pthread_mutex_destroy(&im->lock);
-	free(im);
-}
 
 /* Where it would come to, from whom. -errno. */
 static int place_of(struct fsd *f, fuse_req_t req, fuse_ino_t parent, char ret[37])
@@ -110,42 +74,7 @@ void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 	fuse_reply_err(req, failures_drop(f->failures, place, name) ? 0 : EPERM);
 }
 
-/* ---- imports, one by one --------------------------------------------------------------------- */
-
-/* Hands the next one to a writer, if none has one. */
-static void next(struct fsd *f)
-{
-	struct imports *im = f->imports;
-
-	for (;;) {
-		struct coming *c;
-		struct turn *t;
-		int r;
-
-		pthread_mutex_lock(&im->lock);
-		t = im->busy ? NULL : im->first;
-		if (t) {
-			im->first = t->next;
-			if (!im->first)
-				im->last = &im->first;
-			im->busy = true;
-		}
-		pthread_mutex_unlock(&im->lock);
-		if (!t)
-			return;
-		c = (struct coming *)t->job.h;
-		pthread_mutex_lock(&c->lock);
-		r = writers_give_job(f->writers, &t->job);
-		c->fresh |= r < 0; /* nobody has looked at it */
-		pthread_mutex_unlock(&c->lock);
-		free(t);
-		if (r == 0)
-			return;
-		pthread_mutex_lock(&im->lock); /* it was answered, and nobody comes back from it */
-		im->busy = false;
-		pthread_mutex_unlock(&im->lock);
-	}
-}
+/* ---- imports, by turns ----------------------------------------------------------------------- */
 
 static int perform(struct fsd *f, struct job *j)
 {
@@ -166,47 +95,34 @@ static void answer(struct fsd *f, struct job *j, int r)
 {
 	struct coming *c = (struct coming *)j->h;
 
-	pthread_mutex_lock(&f->imports->lock);
-	f->imports->busy = false;
-	pthread_mutex_unlock(&f->imports->lock);
+	(void)f;
 	pthread_mutex_lock(&c->lock);
 	c->result = r;
-	c->fresh |= r == -EINTR;
+	c->fresh |= r == -EINTR; /* nobody has looked at it */
 	fuse_reply_err(j->req, -r);
 	pthread_mutex_unlock(&c->lock);
-	next(f);
 }
 
 void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
 {
 	struct coming *c = (struct coming *)handle_of(fi);
-	struct imports *im = f->imports;
-	struct turn *t;
-	bool fresh;
-	int result;
+	const struct job j = { .req = req,
+			       .perform = perform,
+			       .answer = answer,
+			       .h = &c->h,
+			       .by_turns = true,
+			       .must_answer = true };
+	int r = 0;
 
 	pthread_mutex_lock(&c->lock);
-	fresh = c->fresh;
-	c->fresh = false;
-	result = c->result;
+	if (c->fresh) {
+		c->fresh = false;
+		r = writers_give_job(f->writers, &j);
+		c->fresh |= r < 0;
+	} else { /* a copy of the descriptor is closed, or it was told already */
+		fuse_reply_err(req, -c->result);
+	}
 	pthread_mutex_unlock(&c->lock);
-	if (!fresh) { /* a copy of the descriptor is closed, or it was told already */
-		fuse_reply_err(req, -result);
-		return;
-	}
-	t = calloc(1, sizeof(*t));
-	if (!t) {
-		fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	t->job = (struct job){
-		.req = req, .perform = perform, .answer = answer, .h = &c->h, .must_answer = true
-	};
-	pthread_mutex_lock(&im->lock);
-	*im->last = t;
-	im->last = &t->next;
-	pthread_mutex_unlock(&im->lock);
-	next(f);
 }
 
 /* ---- what may come where --------------------------------------------------------------------- */
@@ -300,15 +216,18 @@ static bool name_in(const char *file, char ret[SESSION_NAME])
 	return false;
 }
 
-static bool too_many(struct fsd *f, uid_t uid)
+/* -EMFILE: this user has too many, -EAGAIN: all together have. */
+static int room_for(struct fsd *f, uid_t uid)
 {
-	size_t n = 0;
+	size_t n = 0, all = 0;
 
 	pthread_mutex_lock(&f->handles_lock);
-	for (const struct handle *h = f->handles; h; h = h->next)
+	for (const struct handle *h = f->handles; h; h = h->next) {
+		all += h->kind == H_COMING;
 		n += h->kind == H_COMING && ((const struct coming *)h)->uid == uid;
+	}
 	pthread_mutex_unlock(&f->handles_lock);
-	return n >= OPEN_MAX;
+	return n >= OF_A_USER ? -EMFILE : all >= OF_ALL ? -EAGAIN : 0;
 }
 
 static int begin(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
@@ -327,8 +246,9 @@ static int begin(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 		return r;
 	if (!name_in(name, c->name))
 		return -EINVAL;
-	if (too_many(f, c->uid))
-		return -EMFILE;
+	r = room_for(f, c->uid);
+	if (r < 0)
+		return r;
 	c->fd = c->gate->stage(f, c);
 	if (c->fd < 0)
 		return c->fd;

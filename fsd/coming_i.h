@@ -12,7 +12,6 @@
 
 struct fsd;
 struct handle;
-struct imports;
 struct failures;
 
 /* ---- image.c: images/ ------------------------------------------------------------------------ */
@@ -40,8 +39,6 @@ void coming_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct 
 		    int to_set);
 void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
 void coming_release(struct handle *h);
-struct imports *coming_imports_new(void); /* NULL without memory */
-void coming_imports_free(struct imports *im);
 
 /* ---- failures.c: what went wrong with them --------------------------------------------------- */
 

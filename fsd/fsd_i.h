@@ -41,7 +41,6 @@ struct work_node;
 struct work_table;
 struct writers;
 struct passes;
-struct imports;
 struct failures;
 
 struct serial_share {
@@ -72,7 +71,6 @@ struct fsd {
 	struct work_table *work;
 	struct shots *shots;
 	struct passes *passes;
-	struct imports *imports;
 	struct failures *failures;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
@@ -340,7 +338,8 @@ struct job {
 	int fd;		  /* borrowed from an open file, which stays open until it is answered */
 	struct handle *h; /* the same */
 	bool datasync;
-	bool must_answer; /* others wait for answer(), also when its caller is interrupted */
+	bool by_turns;	  /* one of these at a time */
+	bool must_answer; /* also when it is taken out before it was begun */
 };
 /* Hands a copy to a writer; answers when there is none, and says so: -errno. */
 int writers_give_job(struct writers *w, const struct job *j);
