@@ -147,7 +147,8 @@ static int drop_artifacts(struct orch *o, const char *session_id, enum pace pace
 		rc = store_run_list(o->store, &f, note_artifacts, &list, e);
 		for (size_t i = 0; i < list.n && rc == 0 && !atomic_load(&o->stop); i++)
 			rc = janitor_drop_artifacts(o, list.ids[i], e);
-	} while (rc == 0 && list.row && !atomic_load(&o->stop) && (pace == THE_WHOLE || list.n < BATCH));
+	} while (rc == 0 && list.row && !atomic_load(&o->stop) &&
+		 (pace == THE_WHOLE || list.n < BATCH));
 	*ret_all = rc == 0 && !list.row;
 	return rc;
 }

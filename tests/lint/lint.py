@@ -29,7 +29,7 @@ PARTS = {
     "orchestrator": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                       "runtimes/runtimes.h", "runtimes/net/targets.h"),
                      "orch_ admit_ pool_ dispatch_ janitor_ submit_ bound_ session_ snapshot_ upload_ image_ "
-                     "archive_ intake_ findings_ images_ helper_ stage_"),
+                     "archive_ intake_ findings_ images_ helper_ stage_ watching_"),
     # The supervisor of one run: above the orchestrator, whose steps it takes.
     "runtimes/runner": (("base/", "mountspec/", "store/store.h", "store/log.h", "store/sessions.h", "store/snap.h",
                          "runtimes/runtimes.h", "runtimes/net/egress.h", "orchestrator/order.h", "orchestrator/phase.h", "orchestrator/image.h",
