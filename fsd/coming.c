@@ -98,7 +98,8 @@ static void answer(struct fsd *f, struct job *j, int r)
 	(void)f;
 	pthread_mutex_lock(&c->lock);
 	c->result = r;
-	c->fresh |= r == -EINTR; /* nobody has looked at it */
+	/* Nobody has looked at it. */
+	c->fresh |= r == -EINTR || r == -EAGAIN || r == -ENOMEM || r == -ENOTCONN;
 	fuse_reply_err(j->req, -r);
 	pthread_mutex_unlock(&c->lock);
 }
@@ -112,17 +113,18 @@ void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
 			       .h = &c->h,
 			       .by_turns = true,
 			       .must_answer = true };
-	int r = 0;
+	bool fresh;
+	int result;
 
 	pthread_mutex_lock(&c->lock);
-	if (c->fresh) {
-		c->fresh = false;
-		r = writers_give_job(f->writers, &j);
-		c->fresh |= r < 0;
-	} else { /* a copy of the descriptor is closed, or it was told already */
-		fuse_reply_err(req, -c->result);
-	}
+	fresh = c->fresh;
+	c->fresh = false;
+	result = c->result;
 	pthread_mutex_unlock(&c->lock);
+	if (fresh)
+		(void)writers_give_job(f->writers, &j);
+	else /* a copy of the descriptor is closed, or it was told already */
+		fuse_reply_err(req, -result);
 }
 
 /* ---- what may come where --------------------------------------------------------------------- */

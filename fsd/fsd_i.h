@@ -339,7 +339,7 @@ struct job {
 	struct handle *h; /* the same */
 	bool datasync;
 	bool by_turns;	  /* one of these at a time */
-	bool must_answer; /* also when it is taken out before it was begun */
+	bool must_answer; /* answer() also when it is refused, or taken out before it was begun */
 };
 /* Hands a copy to a writer; answers when there is none, and says so: -errno. */
 int writers_give_job(struct writers *w, const struct job *j);

@@ -215,8 +215,13 @@ int writers_give_job(struct writers *w, const struct job *j)
 		free(copy);
 		free(a);
 	}
-	if (r < 0)
+	if (r < 0 && j->must_answer) {
+		struct job refused = *j;
+
+		j->answer(w->f, &refused, r);
+	} else if (r < 0) {
 		fuse_reply_err(req, -r);
+	}
 	return r;
 }
 
