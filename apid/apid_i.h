@@ -56,6 +56,8 @@ struct apid {
 	struct worker *worker;
 	struct finished *finished;
 	struct ws *ws;
+	pthread_mutex_t spools_lock;
+	struct spool *spools; /* under it; each is its request's */
 	/* Since this process began, for /metrics. */
 	atomic_llong requests, refused;
 };
@@ -329,14 +331,16 @@ void body_drop(struct req *q);
 
 /* The state of a request whose body is kept in a file. */
 struct spool {
-	int fd; /* owned; -1 when it is not wanted any more */
+	struct req *q;		  /* whose state it is */
+	struct spool *next, **at; /* all there are */
+	int fd;			  /* owned; -1 when it is not wanted any more */
 	int64_t bytes;
 	void (*work)(struct req *q, struct spool *s); /* a worker: rc, and why or out */
 	int rc;
 	struct sbx_error why;
 	struct sbx_buf out;
 };
-/* Takes fd, an empty file. */
+/* Takes fd, an empty file. QUEUE_FULL: too many bodies are kept already. */
 int spool_begin(struct req *q, int fd, void (*work)(struct req *q, struct spool *s),
 		struct sbx_error *e);
 /* The handler of such a route; `of` is what worker_add calls the session. */

@@ -5,6 +5,7 @@
  * it what the route is for.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -111,10 +112,54 @@ void body_drop(struct req *q)
 
 /* ---- a tar in a file ------------------------------------------------------------------------- */
 
+/* They are disk that nobody sees. */
+enum { OF_A_USER = 8, OF_ALL = 32 };
+
+/* Joins the others, if there is room. */
+static int join(struct spool *s, struct sbx_error *e)
+{
+	struct apid *a = s->q->a;
+	size_t all = 0, own = 0;
+	bool ok;
+
+	pthread_mutex_lock(&a->spools_lock);
+	for (const struct spool *one = a->spools; one; one = one->next) {
+		all++;
+		own += strcmp(one->q->who.user, s->q->who.user) == 0;
+	}
+	ok = own < OF_A_USER && all < OF_ALL;
+	if (ok) {
+		s->next = a->spools;
+		s->at = &a->spools;
+		if (s->next)
+			s->next->at = &s->next;
+		a->spools = s;
+	}
+	pthread_mutex_unlock(&a->spools_lock);
+	if (ok)
+		return 0;
+	return sbx_fail(e, SBX_E_QUEUE_FULL,
+			"%zu tars of this user are coming in, and %zu in all; allowed are %d and "
+			"%d at a time",
+			own, all, OF_A_USER, OF_ALL);
+}
+
+static void leave(struct spool *s)
+{
+	struct apid *a = s->q->a;
+
+	pthread_mutex_lock(&a->spools_lock);
+	*s->at = s->next;
+	if (s->next)
+		s->next->at = s->at;
+	pthread_mutex_unlock(&a->spools_lock);
+}
+
 static void spool_free(void *state)
 {
 	struct spool *s = state;
 
+	leave(s);
 	sbx_closep(&s->fd);
 	sbx_error_clear(&s->why);
 	sbx_buf_free(&s->out);
@@ -129,6 +174,12 @@ int spool_begin(struct req *q, int fd, void (*work)(struct req *q, struct spool 
 	if (!s) {
 		sbx_closep(&fd);
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
+	}
+	s->q = q;
+	if (join(s, e) < 0) {
+		sbx_closep(&fd);
+		free(s);
+		return -SBX_E_QUEUE_FULL;
 	}
 	s->fd = fd;
 	s->work = work;

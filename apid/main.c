@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sandbox-apid: the HTTP door. This file is about the process: command line, order of starting and
  * stopping, signals. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -99,7 +100,7 @@ static void wait_for_end(struct apid *a, int signals)
 
 static int serve(const struct apid_options *o, struct sbx_error *e)
 {
-	struct apid a = { .orch = NULL };
+	struct apid a = { .spools_lock = PTHREAD_MUTEX_INITIALIZER };
 	sbx_autoclose int signals = -1;
 	int rc;
 

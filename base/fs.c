@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,7 +318,7 @@ int sbx_copy_sparse(int from, int to, uint64_t len, uint64_t *ret_copied)
 }
 
 /* Finds a sub-directory in fd after unlinking what can be unlinked. 1: *name is one. */
-static int sweep_dir(int fd, char name[SBX_NAME_MAX + 1])
+static int sweep_dir(int fd, char name[SBX_NAME_MAX + 1], const atomic_bool *stop)
 {
 	int dup_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), found = 0;
 	struct dirent *d;
@@ -336,6 +337,10 @@ static int sweep_dir(int fd, char name[SBX_NAME_MAX + 1])
 	while ((d = readdir(dir))) {
 		if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0)
 			continue;
+		if (stop && atomic_load(stop)) {
+			found = -EINTR;
+			break;
+		}
 		if (unlinkat(fd, d->d_name, 0) == 0 || errno == ENOENT)
 			continue;
 		if (errno != EISDIR && errno != EPERM && errno != EACCES) {
@@ -350,6 +355,16 @@ static int sweep_dir(int fd, char name[SBX_NAME_MAX + 1])
 	}
 	closedir(dir);
 	return found;
+}
+
+unsigned char sbx_entry_type(int dirfd, const struct dirent *d)
+{
+	struct stat st;
+
+	if (d->d_type != DT_UNKNOWN)
+		return d->d_type;
+	return fstatat(dirfd, d->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ? DT_UNKNOWN
+								       : IFTODT(st.st_mode);
 }
 
 /* Moves a directory to `root` under a name that is free there: one that was killed before us may
@@ -387,7 +402,7 @@ static int open_dir_for_removal(int at, const char *name)
  * Depth costs nothing: a directory found inside is moved up to the root of the removal
  * and emptied there, so no chain of descriptors or stack frames ever forms.
  */
-int sbx_remove_tree(int dirfd, const char *name)
+int sbx_remove_tree_until(int dirfd, const char *name, const atomic_bool *stop)
 {
 	sbx_autoclose int root = -1;
 	unsigned serial = 0;
@@ -404,13 +419,13 @@ int sbx_remove_tree(int dirfd, const char *name)
 		char child[SBX_NAME_MAX + 1], grand[SBX_NAME_MAX + 1];
 		sbx_autoclose int sub = -1;
 
-		r = sweep_dir(root, child);
+		r = sweep_dir(root, child, stop);
 		if (r <= 0)
 			break;
 		sub = open_dir_for_removal(root, child);
 		if (sub < 0)
 			return sub;
-		while ((r = sweep_dir(sub, grand)) == 1) {
+		while ((r = sweep_dir(sub, grand, stop)) == 1) {
 			r = move_up(sub, grand, root, &serial);
 			/* moving a directory rewrites its "..", so it must be writable */
 			if ((r == -EACCES || r == -EPERM) && fchmodat(sub, grand, 0700, 0) == 0)
@@ -428,6 +443,11 @@ int sbx_remove_tree(int dirfd, const char *name)
 	if (unlinkat(dirfd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
 		return -errno;
 	return 0;
+}
+
+int sbx_remove_tree(int dirfd, const char *name)
+{
+	return sbx_remove_tree_until(dirfd, name, NULL);
 }
 
 void sbx_close_from(unsigned lowest)

@@ -51,9 +51,16 @@ int sbx_replace_file(int dirfd, const char *name, const void *data, size_t len, 
  * holes. *ret_copied counts bytes of the result, holes included. */
 int sbx_copy_sparse(int from, int to, uint64_t len, uint64_t *ret_copied);
 
+/* The type (DT_*) of an entry of the open directory, also where the file system does not say it in
+ * its listing; DT_UNKNOWN: it is gone. */
+struct dirent;
+unsigned char sbx_entry_type(int dirfd, const struct dirent *d);
+
 /* Removes name below dirfd with everything in it: follows no link, crosses no mount, uses
  * constant stack and a constant number of descriptors for any depth. -ENOENT is success. */
 int sbx_remove_tree(int dirfd, const char *name);
+/* The same, but -EINTR soon after *stop has become true: what is left can be removed later. */
+int sbx_remove_tree_until(int dirfd, const char *name, const _Atomic(bool) *stop);
 
 /* Closes every descriptor from `lowest` up. */
 void sbx_close_from(unsigned lowest);

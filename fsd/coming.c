@@ -3,7 +3,8 @@
  * images/NAME.tar and snapshots/NAME.tar: what is copied there is kept in a file without a name,
  * and becomes the image or the snapshot NAME when the file is closed, by a process of its own. The
  * close fails when that does, and NAME.error then says why; the kernel has no words for it. Imports
- * are made one after the other, so that they take one writer and no more.
+ * are made one after the other, so that they take one writer and no more; who waits for his turn
+ * can be interrupted.
  */
 #include "fsd/img_i.h"
 
@@ -14,9 +15,8 @@
 
 #include "base/fs.h"
 
-static const char error_end[] = ".error";
-
-enum { OPEN_MAX = 4 }; /* files that one user may have coming: they are disk that nobody sees */
+/* Files that may be coming: they are disk that nobody sees. */
+enum { OF_A_USER = 4, OF_ALL = 32 };
 
 struct coming;
 
@@ -42,148 +42,6 @@ struct coming {
 	int result;		 /* of the last import: 0 or -errno */
 };
 
-/* An import that waits for its turn. */
-struct turn {
-	struct turn *next;
-	struct job job;
-};
-
-struct failure {
-	char place[37];
-	char name[SESSION_NAME]; /* NAME.error; "": none */
-	uid_t uid;		 /* who may read it */
-	enum ms_node_id node;
-	char *text; /* owned: the error as JSON */
-	uint64_t age;
-};
-
-struct imports {
-	pthread_mutex_t lock;
-	struct turn *first, **last; /* owned */
-	bool busy;
-	struct failure failures[IMG_ERRORS];
-	uint64_t clock;
-};
-
-struct imports *coming_imports_new(void)
-{
-	struct imports *im = calloc(1, sizeof(*im));
-
-	if (!im)
-		return NULL;
-	pthread_mutex_init(&im->lock, NULL);
-	im->last = &im->first;
-	return im;
-}
-
-void coming_imports_free(struct imports *im)
-{
-	struct turn *t;
-
-	if (!im)
-		return;
-	while ((t = im->first)) {
-		im->first = t->next;
-		fuse_reply_err(t->job.req, ENOTCONN);
-		free(t);
-	}
-	for (size_t i = 0; i < IMG_ERRORS; i++)
-		free(im->failures[i].text);
-	pthread_mutex_destroy(&im->lock);
-	free(im);
-}
-
-/* ---- what went wrong ------------------------------------------------------------------------- */
-
-int64_t coming_number(const char *place, const char *name)
-{
-	char both[SESSION_NAME + 40];
-
-	(void)snprintf(both, sizeof(both), "%s/%s", place, name);
-	return img_number(*place ? both : name);
-}
-
-/* text: the caller's gift; NULL: nothing went wrong. */
-static void remember(struct fsd *f, const struct coming *c, char *text)
-{
-	struct imports *im = f->imports;
-	struct failure *at = &im->failures[0];
-	char name[SESSION_NAME];
-	bool same = false;
-
-	(void)snprintf(name, sizeof(name), "%.200s%s", c->name, error_end);
-	pthread_mutex_lock(&im->lock);
-	for (size_t i = 0; i < IMG_ERRORS && !same; i++) {
-		struct failure *one = &im->failures[i];
-
-		same = strcmp(one->name, name) == 0 && strcmp(one->place, c->place) == 0;
-		if (same || one->age < at->age)
-			at = one;
-	}
-	if (text || same) {
-		free(at->text);
-		*at = (struct failure){ .text = text };
-	}
-	if (text) {
-		memcpy(at->name, name, sizeof(name));
-		memcpy(at->place, c->place, sizeof(at->place));
-		at->uid = c->uid;
-		at->node = c->gate->error;
-		at->age = ++im->clock;
-	}
-	pthread_mutex_unlock(&im->lock);
-}
-
-/* Under the lock. */
-static struct failure *failure_of(struct imports *im, fuse_ino_t ino)
-{
-	for (size_t i = 0; i < IMG_ERRORS; i++) {
-		struct failure *one = &im->failures[i];
-
-		if (one->name[0] && one->node == ino_node(ino) &&
-		    coming_number(one->place, one->name) == ino_row(ino))
-			return one;
-	}
-	return NULL;
-}
-
-int coming_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out)
-{
-	struct imports *im = f->imports;
-	const struct failure *one;
-
-	pthread_mutex_lock(&im->lock);
-	one = failure_of(im, ino);
-	if (one)
-		sbx_buf_puts(out, one->text);
-	pthread_mutex_unlock(&im->lock);
-	return one ? 0 : -ENOENT;
-}
-
-size_t coming_failures(struct fsd *f, const char *place, char ret[IMG_ERRORS][SESSION_NAME])
-{
-	struct imports *im = f->imports;
-	size_t n = 0;
-
-	pthread_mutex_lock(&im->lock);
-	for (size_t i = 0; i < IMG_ERRORS; i++)
-		if (im->failures[i].name[0] && strcmp(im->failures[i].place, place) == 0)
-			memcpy(ret[n++], im->failures[i].name, SESSION_NAME);
-	pthread_mutex_unlock(&im->lock);
-	return n;
-}
-
-int coming_child(struct fsd *f, fuse_req_t req, enum ms_node_id node, const char *place,
-		 const char *name, struct fuse_entry_param *ret)
-{
-	memset(ret, 0, sizeof(*ret));
-	ret->generation = 1;
-	ret->ino = ino_make(coming_number(place, name), node);
-	return coming_attr(f, req, ret->ino, &ret->attr, &ret->attr_timeout);
-}
-
-static const struct gate *gate_of(fuse_ino_t parent);
-
 /* Where it would come to, from whom. -errno. */
 static int place_of(struct fsd *f, fuse_req_t req, fuse_ino_t parent, char ret[37])
 {
@@ -202,8 +60,6 @@ static int place_of(struct fsd *f, fuse_req_t req, fuse_ino_t parent, char ret[3
 /* The kernel has looked whether names may go from this directory. */
 void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	struct imports *im = f->imports;
-	struct failure *one;
 	struct orch_principal p;
 	char place[37];
 	int r = place_of(f, req, parent, place);
@@ -215,52 +71,10 @@ void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 		fuse_reply_err(req, -r);
 		return;
 	}
-	pthread_mutex_lock(&im->lock);
-	one = failure_of(im, ino_make(coming_number(place, name), gate_of(parent)->error));
-	if (one) {
-		free(one->text);
-		*one = (struct failure){ .age = 0 };
-	}
-	pthread_mutex_unlock(&im->lock);
-	fuse_reply_err(req, one ? 0 : EPERM);
+	fuse_reply_err(req, failures_drop(f->failures, place, name) ? 0 : EPERM);
 }
 
-/* ---- imports, one by one --------------------------------------------------------------------- */
-
-/* Hands the next one to a writer, if none has one. */
-static void next(struct fsd *f)
-{
-	struct imports *im = f->imports;
-
-	for (;;) {
-		struct coming *c;
-		struct turn *t;
-		int r;
-
-		pthread_mutex_lock(&im->lock);
-		t = im->busy ? NULL : im->first;
-		if (t) {
-			im->first = t->next;
-			if (!im->first)
-				im->last = &im->first;
-			im->busy = true;
-		}
-		pthread_mutex_unlock(&im->lock);
-		if (!t)
-			return;
-		c = (struct coming *)t->job.h;
-		pthread_mutex_lock(&c->lock);
-		r = writers_give_job(f->writers, &t->job);
-		c->fresh |= r < 0; /* nobody has looked at it */
-		pthread_mutex_unlock(&c->lock);
-		free(t);
-		if (r == 0)
-			return;
-		pthread_mutex_lock(&im->lock); /* it was answered, and nobody comes back from it */
-		im->busy = false;
-		pthread_mutex_unlock(&im->lock);
-	}
-}
+/* ---- imports, by turns ----------------------------------------------------------------------- */
 
 static int perform(struct fsd *f, struct job *j)
 {
@@ -268,7 +82,12 @@ static int perform(struct fsd *f, struct job *j)
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int rc = c->gate->import(f, c, &e);
 
-	remember(f, c, rc < 0 ? sbx_error_json(&e) : NULL);
+	failures_put(f->failures,
+		     &(const struct failed){ .place = c->place,
+					     .name = c->name,
+					     .uid = c->uid,
+					     .node = c->gate->error,
+					     .text = rc < 0 ? sbx_error_json(&e) : NULL });
 	return rc < 0 ? -fsd_errno(&e) : 0;
 }
 
@@ -276,22 +95,24 @@ static void answer(struct fsd *f, struct job *j, int r)
 {
 	struct coming *c = (struct coming *)j->h;
 
-	pthread_mutex_lock(&f->imports->lock);
-	f->imports->busy = false;
-	pthread_mutex_unlock(&f->imports->lock);
+	(void)f;
 	pthread_mutex_lock(&c->lock);
 	c->result = r;
-	c->fresh |= r == -EINTR;
+	/* Nobody has looked at it. */
+	c->fresh |= r == -EINTR || r == -EAGAIN || r == -ENOMEM || r == -ENOTCONN;
 	fuse_reply_err(j->req, -r);
 	pthread_mutex_unlock(&c->lock);
-	next(f);
 }
 
 void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
 {
 	struct coming *c = (struct coming *)handle_of(fi);
-	struct imports *im = f->imports;
-	struct turn *t;
+	const struct job j = { .req = req,
+			       .perform = perform,
+			       .answer = answer,
+			       .h = &c->h,
+			       .by_turns = true,
+			       .must_answer = true };
 	bool fresh;
 	int result;
 
@@ -300,23 +121,10 @@ void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
 	c->fresh = false;
 	result = c->result;
 	pthread_mutex_unlock(&c->lock);
-	if (!fresh) { /* a copy of the descriptor is closed, or it was told already */
+	if (fresh)
+		(void)writers_give_job(f->writers, &j);
+	else /* a copy of the descriptor is closed, or it was told already */
 		fuse_reply_err(req, -result);
-		return;
-	}
-	t = calloc(1, sizeof(*t));
-	if (!t) {
-		fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	t->job = (struct job){
-		.req = req, .perform = perform, .answer = answer, .h = &c->h, .must_answer = true
-	};
-	pthread_mutex_lock(&im->lock);
-	*im->last = t;
-	im->last = &t->next;
-	pthread_mutex_unlock(&im->lock);
-	next(f);
 }
 
 /* ---- what may come where --------------------------------------------------------------------- */
@@ -410,15 +218,18 @@ static bool name_in(const char *file, char ret[SESSION_NAME])
 	return false;
 }
 
-static bool too_many(struct fsd *f, uid_t uid)
+/* -EMFILE: this user has too many, -EAGAIN: all together have. */
+static int room_for(struct fsd *f, uid_t uid)
 {
-	size_t n = 0;
+	size_t n = 0, all = 0;
 
 	pthread_mutex_lock(&f->handles_lock);
-	for (const struct handle *h = f->handles; h; h = h->next)
+	for (const struct handle *h = f->handles; h; h = h->next) {
+		all += h->kind == H_COMING;
 		n += h->kind == H_COMING && ((const struct coming *)h)->uid == uid;
+	}
 	pthread_mutex_unlock(&f->handles_lock);
-	return n >= OPEN_MAX;
+	return n >= OF_A_USER ? -EMFILE : all >= OF_ALL ? -EAGAIN : 0;
 }
 
 static int begin(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
@@ -437,8 +248,9 @@ static int begin(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 		return r;
 	if (!name_in(name, c->name))
 		return -EINVAL;
-	if (too_many(f, c->uid))
-		return -EMFILE;
+	r = room_for(f, c->uid);
+	if (r < 0)
+		return r;
 	c->fd = c->gate->stage(f, c);
 	if (c->fd < 0)
 		return c->fd;
@@ -527,21 +339,6 @@ static int look(struct coming *c, void *ctx)
 	return 0;
 }
 
-static int look_at_failure(struct fsd *f, fuse_ino_t ino, struct stat *st)
-{
-	struct imports *im = f->imports;
-	const struct failure *one;
-
-	pthread_mutex_lock(&im->lock);
-	one = failure_of(im, ino);
-	if (one) {
-		st->st_size = (off_t)strlen(one->text);
-		st->st_uid = one->uid;
-	}
-	pthread_mutex_unlock(&im->lock);
-	return one ? 0 : -ENOENT;
-}
-
 int coming_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
@@ -556,7 +353,7 @@ int coming_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, 
 	st->st_blksize = 4096;
 	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec = f->started_us / 1000000;
 	*timeout = 0;
-	r = n->view == MS_V_NONE ? with(f, ino, look, st) : look_at_failure(f, ino, st);
+	r = n->view == MS_V_NONE ? with(f, ino, look, st) : failures_attr(f->failures, ino, st);
 	st->st_gid = st->st_uid == f->uid ? getgid() : (gid_t)st->st_uid;
 	st->st_blocks = (st->st_size + 511) / 512;
 	return r;

@@ -12,7 +12,7 @@
 
 struct fsd;
 struct handle;
-struct imports;
+struct failures;
 
 /* ---- image.c: images/ ------------------------------------------------------------------------ */
 
@@ -23,15 +23,11 @@ int img_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 int img_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out);
 void img_rmdir(struct fsd *f, fuse_req_t req, const char *name); /* in images/; answers */
 
-/* ---- coming.c: files that are copied into the tree, and what became of them ------------------ */
+/* ---- coming.c: files that are copied into the tree ------------------------------------------- */
 
 bool is_coming_node(enum ms_node_id node);
 bool coming_may(fuse_ino_t parent); /* may files come into this directory? */
 int coming_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);
-/* NAME.error, a node of this kind; place: the id of a session, "" for images. -ENOENT. */
-int coming_child(struct fsd *f, fuse_req_t req, enum ms_node_id node, const char *place,
-		 const char *name, struct fuse_entry_param *ret);
-int coming_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out);
 /* Handlers; each answers. */
 void coming_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 		   struct fuse_file_info *fi);
@@ -43,7 +39,14 @@ void coming_setattr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct 
 		    int to_set);
 void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
 void coming_release(struct handle *h);
-struct imports *coming_imports_new(void); /* NULL without memory */
-void coming_imports_free(struct imports *im);
+
+/* ---- failures.c: what went wrong with them --------------------------------------------------- */
+
+/* NAME.error, a node of this kind; place: the id of a session, "" for images. -ENOENT. */
+int coming_child(struct fsd *f, fuse_req_t req, enum ms_node_id node, const char *place,
+		 const char *name, struct fuse_entry_param *ret);
+int coming_render(struct fsd *f, fuse_ino_t ino, struct sbx_buf *out);
+struct failures *failures_new(void); /* NULL without memory */
+void failures_free(struct failures *fl);
 
 #endif

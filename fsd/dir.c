@@ -108,7 +108,7 @@ int dir_child(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name
 	if (!dir_visible(&p, ms_node(node)))
 		return -ENOENT;
 	if (serial_index(node) >= 0)
-		row = serial_take(f, serial_index(node));
+		row = serial_take(f, serial_index(node), fuse_req_ctx(req)->uid);
 	fill_entry(f, ino_make(row, node), NULL, ret);
 	return node_attr_run(f, req, ret->ino, NULL, &ret->attr, &ret->attr_timeout);
 }

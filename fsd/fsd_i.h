@@ -41,12 +41,13 @@ struct work_node;
 struct work_table;
 struct writers;
 struct passes;
-struct imports;
+struct failures;
 
 struct serial_share {
 	int64_t serial;	  /* the last one that was given; 0: none */
 	int64_t first_us; /* when it was given for the first time, boot clock */
 	int64_t spare;	  /* one that the next look-up is to have; 0: none */
+	uid_t uid;	  /* whose these are */
 	int given;	  /* times */
 };
 
@@ -70,7 +71,7 @@ struct fsd {
 	struct work_table *work;
 	struct shots *shots;
 	struct passes *passes;
-	struct imports *imports;
+	struct failures *failures;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
 	struct handle *handles;		/* open files; owns */
@@ -135,8 +136,9 @@ static inline int serial_index(enum ms_node_id node)
 
 /* ---- serial.c: inodes of runs/new and runs/check --------------------------------------------- */
 
-int64_t serial_new(struct fsd *f);	       /* that nobody else has */
-int64_t serial_take(struct fsd *f, int index); /* for a look-up */
+int64_t serial_new(struct fsd *f); /* that nobody else has */
+/* For a look-up by this user. */
+int64_t serial_take(struct fsd *f, int index, uid_t uid);
 /* The file with that serial was closed by one of those who had it. */
 void serial_closed(struct fsd *f, int index, int64_t serial);
 
@@ -318,7 +320,7 @@ void writers_free(struct writers *w);
 /* May this server thread perform it itself? Then writers_done follows, before the answer. */
 bool writers_here(struct writers *w, struct act *a);
 void writers_done(struct writers *w, struct act *a);
-/* Has one waited for long? Then somebody holds the store's lock, or a disk stalls. */
+/* Has a write waited for long? Then somebody holds the store's lock, or a disk stalls. */
 bool writers_late(struct writers *w);
 /* Hands a copy to a writer, which calls control_perform. -EAGAIN: too many wait already, -ENOMEM,
  * -ENOTCONN: there are no writers any more. */
@@ -336,7 +338,8 @@ struct job {
 	int fd;		  /* borrowed from an open file, which stays open until it is answered */
 	struct handle *h; /* the same */
 	bool datasync;
-	bool must_answer; /* others wait for answer(), also when its caller is interrupted */
+	bool by_turns;	  /* one of these at a time */
+	bool must_answer; /* answer() also when it is refused, or taken out before it was begun */
 };
 /* Hands a copy to a writer; answers when there is none, and says so: -errno. */
 int writers_give_job(struct writers *w, const struct job *j);

@@ -160,11 +160,11 @@ static bool add(struct listing *l, const struct listed *one)
 
 int img_list(struct listing *l, int64_t after)
 {
-	char failed[IMG_ERRORS][SESSION_NAME];
+	struct img_error failed[IMG_ERRORS];
 	sbx_autofree struct listed *all = NULL;
 	sbx_autoerror e = SBX_ERROR_INIT;
 	char **names = NULL;
-	size_t n_failed = coming_failures(l->f, "", failed), n_all = 0;
+	size_t n_failed = failures_list(l->f->failures, "", failed), n_all = 0;
 	int n = orch_images_list(l->f->orch, &names, &e);
 
 	if (n < 0)
@@ -173,8 +173,8 @@ int img_list(struct listing *l, int64_t after)
 	for (int i = 0; all && i < n; i++)
 		all[n_all++] = (struct listed){ img_number(names[i]), MS_N_IMAGE, names[i] };
 	for (size_t i = 0; all && i < n_failed; i++)
-		all[n_all++] = (struct listed){ coming_number("", failed[i]), MS_N_IMAGE_ERROR,
-						failed[i] };
+		all[n_all++] =
+			(struct listed){ failed[i].number, MS_N_IMAGE_ERROR, failed[i].name };
 	if (all)
 		qsort(all, n_all, sizeof(*all), by_number);
 	for (size_t i = 0; i < n_all; i++)

@@ -10,11 +10,25 @@ enum { IMG_ERRORS = 64 }; /* failures that are remembered; the oldest go */
 
 int64_t img_number(const char *name);
 
-/* ---- coming.c -------------------------------------------------------------------------------- */
+/* ---- failures.c: NAME.error; place is the id of a session, "" for images --------------------- */
 
-/* The number of a file NAME.error; place: the id of a session, "" for images. */
-int64_t coming_number(const char *place, const char *name);
-/* The names of all of a place; how many. */
-size_t coming_failures(struct fsd *f, const char *place, char ret[IMG_ERRORS][SESSION_NAME]);
+struct failed {
+	const char *place, *name; /* name: without ".error" */
+	uid_t uid;		  /* whose */
+	enum ms_node_id node;
+	char *text; /* a gift: the error as JSON; NULL: all went well, so there is none now */
+};
+void failures_put(struct failures *fl, const struct failed *what);
+/* By the name with ".error". False: there is none. */
+bool failures_drop(struct failures *fl, const char *place, const char *name);
+/* Its size and owner; -ENOENT. */
+int failures_attr(struct failures *fl, fuse_ino_t ino, struct stat *st);
+/* Its number is its own, and no other file of its kind ever had it. */
+struct img_error {
+	int64_t number;
+	char name[SESSION_NAME];
+};
+/* All of a place; how many. */
+size_t failures_list(struct failures *fl, const char *place, struct img_error ret[IMG_ERRORS]);
 
 #endif

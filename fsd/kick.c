@@ -298,6 +298,7 @@ static void kick_phases(int root, const char *id, unsigned what)
 static void kick_artifacts(struct kicker *k, int root, const char *id)
 {
 	char path[64 + NAME_MAX + 1];
+	unsigned char type;
 	struct dirent *d;
 	DIR *dir;
 	int fd;
@@ -313,9 +314,10 @@ static void kick_artifacts(struct kicker *k, int root, const char *id)
 		if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0)
 			continue;
 		(void)snprintf(path, sizeof(path), "runs/%s/artifacts/%s", id, d->d_name);
-		if (d->d_type == DT_DIR)
+		type = sbx_entry_type(dirfd(dir), d);
+		if (type == DT_DIR)
 			(void)mkdirat(root, path, 0500);
-		else if (d->d_type == DT_REG)
+		else if (type == DT_REG)
 			(void)mknodat(root, path, S_IFREG | 0400, 0);
 	}
 	closedir(dir);

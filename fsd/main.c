@@ -221,8 +221,8 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->work = work_open(f);
 	f->shots = shot_open();
 	f->passes = pass_new();
-	f->imports = coming_imports_new();
-	if (!f->passes || !f->imports || !f->results || !f->real || !f->parking || !f->work ||
+	f->failures = failures_new();
+	if (!f->passes || !f->failures || !f->results || !f->real || !f->parking || !f->work ||
 	    !f->shots)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (!orch_settings(f->orch)->inotify)
@@ -272,7 +272,7 @@ static void stop(struct server *s)
 	work_free(f->work);
 	shot_free(f->shots);
 	pass_free(f->passes);
-	coming_imports_free(f->imports);
+	failures_free(f->failures);
 	writers_free(f->writers);
 	feed_free(f->feed);
 	parking_free(f->parking);

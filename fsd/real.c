@@ -417,12 +417,13 @@ static size_t fill(fuse_req_t req, struct handle *handle, char *buf, size_t size
 		return 0;
 	seekdir(h->dir, off);
 	while ((d = readdir(h->dir))) {
+		unsigned char type = sbx_entry_type(dirfd(h->dir), d);
 		struct fuse_entry_param e = { .attr = { .st_ino = INO_REAL |
 								  add_hash(dir_hash, d->d_name),
-							.st_mode = (mode_t)d->d_type << 12 } };
+							.st_mode = DTTOIF(type) } };
 		size_t n;
 
-		if (d->d_type != DT_REG && d->d_type != DT_DIR)
+		if (type != DT_REG && type != DT_DIR)
 			continue;
 		n = plus ? fuse_add_direntry_plus(req, buf + len, size - len, d->d_name, &e,
 						  d->d_off)

@@ -9,6 +9,10 @@
  * gets an answer and all others find that it is not theirs and ask again, n * n / 2 look-ups in
  * all: a quarter of the CPU time of a hundred runs. Hence those who come at once share an inode, up
  * to SHARED of them, unless writes take long just then.
+ *
+ * Only clients of one user do: the kernel fetches what is written while it holds the inode, and
+ * from memory that is slow on purpose (a mapped file of another FUSE server) it does so for as long
+ * as the writer likes.
  */
 #include "fsd/fsd_i.h"
 
@@ -24,19 +28,20 @@ int64_t serial_new(struct fsd *f)
 	return atomic_fetch_add(&f->serial, 1) + 1;
 }
 
-int64_t serial_take(struct fsd *f, int index)
+int64_t serial_take(struct fsd *f, int index, uid_t uid)
 {
 	struct serial_share *s = &f->shares[index];
 	int64_t now = sbx_boot_us(), ret;
 	bool late = writers_late(f->writers);
 
 	pthread_mutex_lock(&f->shares_lock);
-	if (!late && !s->spare && s->given > 0 && s->given < SHARED &&
+	if (!late && s->uid == uid && !s->spare && s->given > 0 && s->given < SHARED &&
 	    now < s->first_us + AT_ONCE_US) {
 		s->given++;
 	} else {
-		s->serial = s->spare ? s->spare : serial_new(f);
+		s->serial = s->spare && s->uid == uid ? s->spare : serial_new(f);
 		s->spare = 0;
+		s->uid = uid;
 		s->given = 1;
 		s->first_us = now;
 	}

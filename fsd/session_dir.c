@@ -108,8 +108,8 @@ static int list_runs(struct listing *l, const struct session_ref *s, int64_t bef
 
 static void list_failures(struct listing *l, const struct session_ref *s, int64_t after)
 {
-	char failed[IMG_ERRORS][SESSION_NAME];
-	size_t n = coming_failures(l->f, s->id, failed);
+	struct img_error failed[IMG_ERRORS];
+	size_t n = failures_list(l->f->failures, s->id, failed);
 	int64_t last = after;
 
 	for (size_t done = 0; done < n; done++) {
@@ -118,7 +118,7 @@ static void list_failures(struct listing *l, const struct session_ref *s, int64_
 		size_t at = 0;
 
 		for (size_t i = 0; i < n; i++) {
-			int64_t number = coming_number(s->id, failed[i]);
+			int64_t number = failed[i].number;
 
 			if (number > last && (!best || number < best)) {
 				best = number;
@@ -128,7 +128,7 @@ static void list_failures(struct listing *l, const struct session_ref *s, int64_
 		if (!best)
 			return;
 		e.attr.st_ino = ino_make(best, MS_N_SHOT_ERROR);
-		if (!dir_add(l, failed[at], OFF_DYNAMIC + FAILURES + best, &e))
+		if (!dir_add(l, failed[at].name, OFF_DYNAMIC + FAILURES + best, &e))
 			return;
 		last = best;
 	}

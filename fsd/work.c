@@ -439,7 +439,7 @@ void work_stop(struct work_table *t)
 	pthread_mutex_unlock(&t->lock);
 	pthread_join(t->thread, NULL);
 	t->running = false;
-	work_watch_stop(t->watch);
+	work_watch_stop(t->watch, t->f);
 }
 
 static void free_node(struct work_node *n)

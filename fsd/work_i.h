@@ -193,7 +193,8 @@ struct work_news {
 };
 /* Where the kernel refuses, nothing is watched, which is logged. */
 int work_watch_start(struct work_table *t, struct sbx_error *e);
-void work_watch_stop(struct work_watch *w); /* joins its thread */
+void work_watch_stop(struct work_watch *w, struct fsd *f);
+/* w may be NULL */ /* joins its thread */
 void work_watch_free(struct work_watch *w);
 /* Somebody looks at this directory, which cannot go meanwhile: what others do in it is news from
  * now on. `fresh`: if it was made just now, what is in it is news, too. */

@@ -21,6 +21,7 @@ enum {
 	/* Programs look at a directory, go down into it, and watch it only then. */
 	LOOK_AFTER_US = 250000,
 	LOOK_LATEST_US = 2000000,
+	LEFT_OUT_EVERY_US = 1000000,
 };
 
 static const uint64_t EVENTS = FAN_CREATE | FAN_DELETE | FAN_MODIFY | FAN_CLOSE_WRITE | FAN_ATTRIB |
@@ -111,6 +112,15 @@ static bool enter_mark(struct work_watch *w, struct work_node *n, struct work_ma
 	return ok;
 }
 
+/* The thread says so. */
+static void left_out(struct work_watch *w)
+{
+	int64_t now = sbx_now_us(), before = atomic_exchange(&w->unwatched_us, now);
+
+	if (now - before >= LEFT_OUT_EVERY_US)
+		work_watch_wake(w);
+}
+
 void work_watch_wake(struct work_watch *w)
 {
 	uint64_t one = 1;
@@ -161,6 +171,7 @@ static void add_mark(struct work_watch *w, struct work_node *n, bool look)
 		drop_mark(w, n);
 		n->mark = NULL;
 		pthread_mutex_unlock(&w->t->lock);
+		left_out(w);
 		ok = false;
 	}
 	pthread_mutex_unlock(&w->order);
@@ -184,6 +195,8 @@ void work_watch(struct work_node *n, bool fresh)
 	full = w->n_marks >= w->max;
 	look = fresh && made_just_now(w, n);
 	pthread_mutex_unlock(&w->t->lock);
+	if (ok && full)
+		left_out(w);
 	if (!ok || full)
 		return;
 	work_pin_more(n);

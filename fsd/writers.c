@@ -33,6 +33,7 @@ struct writers {
 	pthread_cond_t wake;
 	struct act *first, **end; /* in the order of arrival */
 	size_t queued, here;
+	bool turn_taken; /* a job of those that come by turns is under way */
 	bool stop;
 };
 
@@ -75,14 +76,17 @@ static void interrupted(fuse_req_t req, void *data)
 	pthread_mutex_lock(&w->lock);
 	for (a = w->first; a && a->req != req;)
 		a = a->next;
-	queued = a && a->queued && !(a->job && a->job->must_answer);
+	queued = a && a->queued;
 	if (queued)
 		take(w, a);
 	else if (a)
 		atomic_store(&a->give_up, true);
 	pthread_mutex_unlock(&w->lock);
 	if (queued) {
-		fuse_reply_err(req, EINTR);
+		if (a->job && a->job->must_answer)
+			a->job->answer(w->f, a->job, -EINTR);
+		else
+			fuse_reply_err(req, EINTR);
 		act_free(a);
 	} else if (a) {
 		store_look_again(w->f->store);
@@ -91,10 +95,14 @@ static void interrupted(fuse_req_t req, void *data)
 
 bool writers_late(struct writers *w)
 {
+	const struct act *a;
 	bool late;
 
 	pthread_mutex_lock(&w->lock);
-	late = w->first && sbx_boot_us() >= w->first->since_us + LATE_US;
+	/* Jobs take their time, and whom one holds up stands in the list himself. */
+	for (a = w->first; a && a->job;)
+		a = a->next;
+	late = a && sbx_boot_us() >= a->since_us + LATE_US;
 	pthread_mutex_unlock(&w->lock);
 	return late;
 }
@@ -207,8 +215,13 @@ int writers_give_job(struct writers *w, const struct job *j)
 		free(copy);
 		free(a);
 	}
-	if (r < 0)
+	if (r < 0 && j->must_answer) {
+		struct job refused = *j;
+
+		j->answer(w->f, &refused, r);
+	} else if (r < 0) {
 		fuse_reply_err(req, -r);
+	}
 	return r;
 }
 
@@ -217,7 +230,7 @@ static struct act *next_queued(struct writers *w)
 {
 	struct act *a = w->first;
 
-	while (a && !a->queued)
+	while (a && (!a->queued || (w->turn_taken && a->job && a->job->by_turns)))
 		a = a->next;
 	return a;
 }
@@ -245,6 +258,8 @@ static void *writer_thread(void *arg)
 
 	pthread_mutex_lock(&w->lock);
 	for (;;) {
+		bool turn;
+
 		a = next_queued(w);
 		if (!a && w->stop)
 			break;
@@ -254,10 +269,13 @@ static void *writer_thread(void *arg)
 		}
 		a->queued = false;
 		w->queued -= a->req ? 1 : 0;
+		turn = a->job && a->job->by_turns;
+		w->turn_taken |= turn;
 		pthread_mutex_unlock(&w->lock);
 		perform(w, a);
 		act_free(a);
 		pthread_mutex_lock(&w->lock);
+		w->turn_taken &= !turn; /* and this thread looks for the next one */
 	}
 	pthread_mutex_unlock(&w->lock);
 	return NULL;

@@ -41,10 +41,12 @@ int orch_view_health(struct orch *o, struct sbx_buf *out, struct sbx_error *e)
 	add_health(o, &queued, &active, out);
 	sbx_buf_printf(out,
 		       ",\"uptime_sec\":%lld,\"version\":\"%s\",\"queue\":{\"queued\":%lld,"
-		       "\"active\":%lld,\"slots\":%lld},\"execution\":%s}\n",
+		       "\"active\":%lld,\"slots\":%lld},\"execution\":%s",
 		       (long long)((sbx_now_us() - o->opened_us) / SBX_SECOND_US), SBX_VERSION,
 		       (long long)queued, (long long)active, (long long)orch_slots(o),
 		       orch_slots(o) > 0 ? "true" : "false");
+	watching_view(o, out);
+	sbx_buf_puts(out, "}\n");
 	return orch_view_done(0, out, e);
 }
 

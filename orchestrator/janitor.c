@@ -89,9 +89,9 @@ static int retire_runs(struct orch *o, bool *more, struct sbx_error *e)
 	int n = 0, rc = 0;
 
 	if (hours > 0)
-		n = store_runs_old(o->store, sbx_now_us() - hours * 3600 * SBX_SECOND_US, ids,
-				   SBX_COUNT(ids), e);
-	*more |= n == JANITOR_BATCH;
+		n = store_runs_old(o->store, sbx_now_us() - hours * 3600 * SBX_SECOND_US,
+				   &o->retired_row, ids, SBX_COUNT(ids), e);
+	*more |= hours > 0 && o->retired_row;
 	rc = n < 0 ? n : 0;
 	for (int i = 0; i < n; i++) {
 		if (rc == 0)

@@ -72,6 +72,8 @@ struct orch {
 	int helpers_over;      /* eventfd: processes that a door waits for are to end */
 	int64_t reconciled_us; /* janitor: boot clock; 0: not yet */
 	int64_t told_seq;      /* janitor: last change that it has seen */
+	int64_t retired_row;   /* janitor: up to there runs were looked at; 0: begin anew */
+	char *watching_owner;  /* owned; watching.c: who says it. NULL: nothing was said yet */
 
 	struct orch_counts counts;
 };
@@ -91,6 +93,11 @@ struct orch_preflights *findings_try(struct orch *o, const struct orch_config *c
 void findings_share(struct orch *o);
 /* The dispatcher was woken: is there something new? */
 void findings_follow(struct orch *o);
+
+/* ---- watching.c ------------------------------------------------------------------------------ */
+
+/* ,"watching":{...} for health: what all mounts of this state that live have said. */
+void watching_view(struct orch *o, struct sbx_buf *out);
 
 /* ---- admit.c --------------------------------------------------------------------------------- */
 

@@ -143,6 +143,16 @@ int orch_view_health(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
 /* The same without what is nobody's business who has not logged in: the contract's members alone.
  */
 int orch_view_health_public(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
+/* How well a mount watches workspaces, whose changes by others raise inotify events. Times are wall
+ * clock, 0: never. */
+struct orch_watching {
+	bool unavailable;     /* not at all */
+	int64_t unwatched_us; /* when a directory was left out last */
+	int64_t lost_us;      /* when events were lost last */
+};
+/* health says it through all doors as long as this process lives; w NULL: there is nothing to say
+ * any more. Called by one thread at a time. */
+int orch_watching_say(struct orch *o, const struct orch_watching *w, struct sbx_error *e);
 /* Prometheus text. */
 int orch_view_metrics(struct orch *o, struct sbx_buf *out, struct sbx_error *e);
 /* {"runtimes":[...]} of all; one of them (NOT_FOUND). */

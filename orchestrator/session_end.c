@@ -145,9 +145,10 @@ static int drop_artifacts(struct orch *o, const char *session_id, enum pace pace
 		list.row = 0;
 		list.n = 0;
 		rc = store_run_list(o->store, &f, note_artifacts, &list, e);
-		for (size_t i = 0; i < list.n && rc == 0; i++)
+		for (size_t i = 0; i < list.n && rc == 0 && !atomic_load(&o->stop); i++)
 			rc = janitor_drop_artifacts(o, list.ids[i], e);
-	} while (rc == 0 && list.row && (pace == THE_WHOLE || list.n < BATCH));
+	} while (rc == 0 && list.row && !atomic_load(&o->stop) &&
+		 (pace == THE_WHOLE || list.n < BATCH));
 	*ret_all = rc == 0 && !list.row;
 	return rc;
 }
@@ -442,8 +443,8 @@ static int keep(struct orch *o)
 	bool failed = has_failed(expire(o, &next, &e), "-", &e);
 
 	failed |= end_all(o, &next, &e);
-	failed |= has_failed(store_trash_empty(o->store, &e), "-", &e);
-	if (atomic_exchange(&o->garbage, false)) {
+	failed |= has_failed(store_trash_empty(o->store, &o->stop, &e), "-", &e);
+	if (!atomic_load(&o->stop) && atomic_exchange(&o->garbage, false)) {
 		int rc = snapshot_collect(o, &e);
 
 		failed |= has_failed(rc, "-", &e) || rc > 0;

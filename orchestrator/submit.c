@@ -208,6 +208,14 @@ static int replay(struct orch *o, const struct submission *s, const struct store
 	if (strcmp(prior->fingerprint, s->key_print) != 0)
 		return submit_conflict("run", s->key, prior, e);
 	rc = store_run_get(o->store, prior->object_id, &r, e);
+	/* A repetition starts nothing, whatever has become of what it repeats. */
+	if (rc == -SBX_E_RUN_NOT_FOUND) {
+		sbx_error_clear(e);
+		return sbx_fail(e, SBX_E_RUN_NOT_FOUND,
+				"the run that this idempotency key has started, %s, is gone; "
+				"another key starts another one",
+				prior->object_id);
+	}
 	if (rc < 0)
 		return rc;
 	(void)snprintf(ret->id, sizeof(ret->id), "%s", r.id);

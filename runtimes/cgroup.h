@@ -74,6 +74,7 @@ struct cg_usage {
 /* Usage counts from here. */
 void cg_leaf_mark(struct cg_leaf *leaf);
 void cg_leaf_usage(struct cg_leaf *leaf, struct cg_usage *ret);
+uint64_t cg_leaf_bytes(struct cg_leaf *leaf); /* memory charged to it now; UINT64_MAX: not known */
 /* Has the kernel killed for memory; has a fork been refused. */
 void cg_leaf_events(struct cg_leaf *leaf, bool *ret_oom, bool *ret_pids);
 

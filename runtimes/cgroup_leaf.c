@@ -367,6 +367,13 @@ void cg_leaf_usage(struct cg_leaf *l, struct cg_usage *ret)
 		ret->peak_bytes = get(l, FILE_MEMORY_NOW, NULL);
 }
 
+uint64_t cg_leaf_bytes(struct cg_leaf *l)
+{
+	uint64_t now = get(l, FILE_MEMORY_NOW, NULL);
+
+	return now ? now : UINT64_MAX;
+}
+
 void cg_leaf_events(struct cg_leaf *l, bool *ret_oom, bool *ret_pids)
 {
 	*ret_oom = get(l, FILE_MEMORY_EVENTS, "oom_kill") > l->oom_kills;

@@ -161,7 +161,7 @@ void cg_sweep(struct cg *cg)
 			continue;
 		}
 		while ((d = readdir(dir)))
-			if (d->d_type == DT_DIR && abandoned(d->d_name))
+			if (sbx_entry_type(fd, d) == DT_DIR && abandoned(d->d_name))
 				cg_remove_leaf(&cg->bases[i], d->d_name);
 		(void)closedir(dir);
 	}

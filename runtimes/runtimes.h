@@ -218,6 +218,10 @@ struct rt_driver {
 	/* Optional. Whenever prepare() was called, whatever came of it. */
 	void (*facts)(const struct rt_sandbox *sb, struct rt_facts *out);
 
+	/* Optional. After its run: it holds so little, memory above all, that destroy() may wait
+	 * for a better moment. NULL: it may not. */
+	bool (*may_linger)(struct rt_sandbox *sb);
+
 	/* Required. Kills what lives, waits for it, removes every outside thing, frees sb.
 	 * In any state, also half-made. NULL is fine. */
 	void (*destroy)(struct rt_sandbox *sb);

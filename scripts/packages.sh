@@ -27,7 +27,7 @@ cmd:git=git cmd:tar=tar cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd
 # Without these some tests are skipped, and say so.
 test_wishes='
 cmd:clang=clang fuzzer:clang=libclang-rt-14-dev cmd:clang-format=clang-format cmd:ed=ed cmd:jq=jq
-cmd:vim=vim cmd:strace=strace cmd:ping=iputils-ping cmd:dockerd=docker.io cmd:podman=podman'
+cmd:vim=vim cmd:strace=strace cmd:ping=iputils-ping cmd:mkfs.ext4=e2fsprogs cmd:dockerd=docker.io cmd:podman=podman'
 
 probe() {
 	case $1 in

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -131,21 +132,30 @@ static int walk(struct store *s, const char *folder,
 	return 0;
 }
 
+struct emptying {
+	const atomic_bool *stop;
+	int failed; /* the first that did; 0 or -errno */
+};
+
 static bool remove_one(void *ctx, int dir, const char *name)
 {
-	int *first = ctx, r = sbx_remove_tree(dir, name);
+	struct emptying *em = ctx;
+	int r = sbx_remove_tree_until(dir, name, em->stop);
 
-	if (r < 0 && r != -ENOENT && !*first)
-		*first = r;
+	if (r == -EINTR)
+		return false;
+	if (r < 0 && r != -ENOENT && !em->failed)
+		em->failed = r;
 	return true;
 }
 
-int store_trash_empty(struct store *s, struct sbx_error *e)
+int store_trash_empty(struct store *s, const atomic_bool *stop, struct sbx_error *e)
 {
-	int failed = 0, r = walk(s, "trash", remove_one, &failed, e);
+	struct emptying em = { .stop = stop };
+	int r = walk(s, "trash", remove_one, &em, e);
 
-	if (r == 0 && failed)
-		r = sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -failed,
+	if (r == 0 && em.failed)
+		r = sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -em.failed,
 				   "cannot remove what a session left");
 	return r;
 }

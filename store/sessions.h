@@ -120,8 +120,9 @@ int store_session_dir(struct store *s, const char *id, bool create, struct sbx_e
 int store_session_workspace(int dir);
 /* Takes the directory out of the way (a rename into <dir>/trash/), and the lock file with it. */
 int store_session_dir_remove(struct store *s, const char *id, struct sbx_error *e);
-/* Removes what is in <dir>/trash/, which may take long. */
-int store_trash_empty(struct store *s, struct sbx_error *e);
+/* Removes what is in <dir>/trash/, which may take long; once *stop is true (NULL: never) the rest
+ * stays for the next time, which is no failure. */
+int store_trash_empty(struct store *s, const _Atomic(bool) *stop, struct sbx_error *e);
 /* Walks the ids of all sessions that have a directory or a lock's file, for the janitor. */
 int store_session_dirs(struct store *s, bool (*each)(void *ctx, const char *id), void *ctx,
 		       struct sbx_error *e);

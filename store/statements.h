@@ -355,9 +355,9 @@ X(IDEM_PRUNE, PK,                                                               
   "DELETE FROM idempotency WHERE rid IN "                                                       \
   "(SELECT rid FROM idempotency WHERE created_us < $1 ORDER BY created_us LIMIT $2) "           \
   "RETURNING rid")                                                                              \
-X(RUNS_OLD, "=the oldest thousand rows, by their numbers",                                      \
-  "SELECT id FROM (SELECT id, phase, finished_us FROM runs ORDER BY rid LIMIT 1000) "           \
-  "WHERE phase >= 4 AND finished_us < $1 LIMIT $2")                                             \
+X(RUNS_OLD, PK,                                                                                 \
+  "SELECT id, rid, created_us, phase >= 4 AND finished_us < $1 FROM runs "                      \
+  "WHERE rid > $2 ORDER BY rid LIMIT 1000")                                                     \
 X(RUN_REMOVE, BY_ID,                                                                            \
   "DELETE FROM runs WHERE id = $1 AND phase >= 4")                                              \
 X(SPEC_REMOVE, PK,                                                                              \

@@ -414,10 +414,11 @@ int store_tx_usage_correct(struct store_tx *tx, const char *user, int64_t *ret_b
 
 /* ---- runs that go: retire.c ------------------------------------------------------------------ */
 
-/* Runs that ended before this time, oldest first, as many as max (malloc'd ids); not more than are
- * among the oldest thousand. */
-int store_runs_old(struct store *s, int64_t finished_before_us, char **ret_ids, size_t max,
-		   struct sbx_error *e);
+/* Runs that ended before this time, as many as max (malloc'd ids), in order of row. At most a
+ * thousand rows are looked at, behind *after_row, which is then where to go on; 0: none is left to
+ * look at, so the next look begins with the oldest. */
+int store_runs_old(struct store *s, int64_t finished_before_us, int64_t *after_row, char **ret_ids,
+		   size_t max, struct sbx_error *e);
 /* The row, and all that hangs on it. *ret_done false: there is no such run, or it has not ended. A
  * counter of this name with the runtime behind it says how many there were. */
 #define STORE_COUNT_REMOVED "runs_removed."

@@ -16,6 +16,9 @@
 #include "base/fs.h"
 #include "runtimes/cgroup.h"
 
+/* An unused one has half of it, and one in which a shell has run not much more. */
+enum { LINGER_BYTES_MAX = 1 << 20 };
+
 static struct ns_sandbox *of(struct rt_sandbox *sb)
 {
 	return (struct ns_sandbox *)sb;
@@ -264,6 +267,15 @@ static bool reap(struct rt_sandbox *s, struct rt_exit *out)
 	return true;
 }
 
+/* What the command wrote to its file systems stays in memory as long as the mount namespace does.
+ */
+static bool may_linger(struct rt_sandbox *s)
+{
+	struct ns_sandbox *sb = of(s);
+
+	return !sb->egress && sb->leaf && cg_leaf_bytes(sb->leaf) <= LINGER_BYTES_MAX;
+}
+
 static void sweep(const struct rt_host *host)
 {
 	cg_sweep(ns_groups(host, NULL));
@@ -279,6 +291,7 @@ const struct rt_driver rt_namespace = {
 	.signal = send_signal,
 	.reap = reap,
 	.usage = usage,
+	.may_linger = may_linger,
 	.destroy = destroy,
 	.sweep = sweep,
 };

@@ -32,6 +32,13 @@ static void destroy(struct rt_sandbox *sb)
 		driver_of(sb)->destroy(sb);
 }
 
+static bool may_linger(struct rt_sandbox *sb)
+{
+	const struct rt_driver *d = driver_of(sb);
+
+	return d->may_stock && d->may_linger && d->may_linger(sb);
+}
+
 /* Within that time; -1 is for ever. */
 static bool order_comes(const struct runner *r, int timeout_ms)
 {
@@ -81,7 +88,7 @@ void stock_used(struct runner *r)
 
 	s->row++;
 	s->last_us = sbx_boot_us();
-	if (sb && driver_of(sb)->may_stock && s->n_used < (size_t)r->settings->spare_sandboxes)
+	if (sb && s->n_used < (size_t)r->settings->spare_sandboxes && may_linger(sb))
 		s->used[s->n_used++] = sb;
 	else
 		destroy(sb);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that are older than run_retention_hours go, for both doors at once, and nothing else does."""
+import errno
 import os
 import sys
 import unittest
@@ -99,6 +100,18 @@ class Retention(unittest.TestCase):
         self.gone(run)
         again = self.a.try_run(spec, key="k")
         self.assertEqual((again.status, again.code), (404, "run_not_found"))
+        self.assertIn("has started, %s, is gone; another key starts another one" % run.id, again.error["message"])
+
+    def test_a_key_of_a_run_that_is_gone_on_the_mount(self):
+        spec = {"command": ["true"], "idempotency_key": "m"}
+        run = self.p.m.submit(spec)
+        run.wait()
+        self.age(run, 2)
+        self.gone(run)
+        with self.assertRaises(sbx.Refused) as c:
+            self.p.m.submit(spec)
+        self.assertEqual((c.exception.errno, c.exception.code), (errno.ENOENT, "run_not_found"))
+        self.assertIn("has started, %s, is gone; another key starts another one" % run.id, c.exception.message)
 
 
 if __name__ == "__main__":

@@ -169,6 +169,19 @@ class Refused(Case):
         os.unlink(self.path("x.error"))
         self.assertEqual(os.listdir(self.where), [])
 
+    def test_errors_whose_names_are_made_alike_are_two(self):
+        # FNV-1a, which numbers are made with, gives both the same.
+        names = ["8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"]
+        for name in names:
+            with self.assertRaises(OSError):
+                self.put(name + ".tar", b"no tar")
+        self.assertEqual(sorted(os.listdir(self.where)), [n + ".error" for n in names])
+        inodes = {os.stat(self.path(n + ".error")).st_ino for n in names}
+        self.assertEqual(len(inodes), 2)
+        os.unlink(self.path(names[0] + ".error"))
+        self.assertEqual(os.listdir(self.where), [names[1] + ".error"])
+        self.assertIn("error", json.loads(self.read(names[1] + ".error")))
+
     def test_hostile(self):
         for data in (tar(lambda t: member(t, "../e", b"x")), tar(lambda t: member(t, "h", kind=b"1", link="/etc/passwd")),
                      b"\0" * 600, oci([tar(base)])[0][:-20000]):

@@ -8,6 +8,7 @@ import io
 import json
 import mmap
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,10 +18,13 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 import api  # noqa: E402
 import fskit  # noqa: E402
+import rawhttp  # noqa: E402
 import sbx  # noqa: E402
 import sessions  # noqa: E402
 import treekit  # noqa: E402
-from imagekit import member, tar  # noqa: E402
+from imagekit import held, member, tar  # noqa: E402
+
+IN_OPEN = 0x20
 
 
 class Case(unittest.TestCase):
@@ -292,6 +296,47 @@ class Mount(unittest.TestCase):
             self.assertEqual(c.exception.errno, errno.EMFILE)
 
 
+    def test_who_waits_for_his_turn_can_be_interrupted(self):
+        top, lock = self.session("turns"), os.path.join(self.m.state, "images", ".lock")
+        data = os.path.join(self.m.base, "some")
+        with open(data, "wb") as f:
+            f.write(tar(lambda t: member(t, "x", b"1")))
+        with contextlib.suppress(OSError):  # makes the lock's file
+            self.put(os.path.join(self.m.mnt, "images", "none.tar"), b"no tar")
+        with held(lock), api.watch(lock, IN_OPEN) as ring:
+            first = subprocess.Popen(["cp", data, os.path.join(self.m.mnt, "images", "first.tar")],
+                                     stderr=subprocess.DEVNULL)
+            self.assertTrue(ring(20 * sbx.SLOW))
+            second = subprocess.Popen(["cp", data, top + "/snapshots/s.tar"])
+            fskit.blocked_in(second.pid, {"x86_64": "3", "aarch64": "57"}, 20)
+            second.terminate()
+            self.assertEqual(second.wait(20 * sbx.SLOW), -signal.SIGTERM)
+            self.assertIsNone(first.poll())
+        first.wait(20 * sbx.SLOW)
+        self.assertEqual(os.listdir(top + "/snapshots"), [])
+        # The turn of who was interrupted is nobody's.
+        self.put(top + "/snapshots/s.tar", tar(lambda t: member(t, "x", b"1")))
+        self.assertEqual(os.listdir(top + "/snapshots"), ["s"])
+
+    @unittest.skipUnless(sbx.ROOT, "needs several users")
+    def test_few_of_all(self):
+        def as_user(uid, n):
+            os.seteuid(uid)
+            try:
+                top = self.session("of-%d" % uid)
+                for i in range(n):
+                    stack.enter_context(open("%s/snapshots/%d.tar" % (top, i), "xb"))
+            finally:
+                os.seteuid(0)
+
+        with contextlib.ExitStack() as stack:
+            for uid in range(20001, 20009):
+                as_user(uid, 4)
+            with self.assertRaises(OSError) as c:
+                as_user(20009, 1)
+            self.assertEqual(c.exception.errno, errno.EAGAIN)
+
+
 class Owners(unittest.TestCase):
     def test_an_ordinary_user(self):
         with sbx.Mount(opts=("allow_other",)) as m:
@@ -327,6 +372,22 @@ def owner_of_error(top):
     with open(top + "/snapshots/bad.error") as f:
         assert "error" in json.load(f)
     return [st.st_uid, st.st_mode & 0o777]
+
+
+class Busy(Case):
+    def test_few_at_a_time(self):
+        s = self.session()
+        request = rawhttp.head("POST", api.BASE + s.path("/snapshots"), [("Expect", "100-continue"),
+                               ("Content-Length", "10"), *api.KEY.headers.items()])
+        with contextlib.ExitStack() as stack:
+            for _ in range(8):
+                c = stack.enter_context(socket.create_connection(("127.0.0.1", self.a.port), 20 * sbx.SLOW))
+                c.sendall(request)
+                self.assertIn(b" 100 ", c.recv(100))
+            self.refused(take_in(s, tar(lambda t: member(t, "x", b"1"))), 429, "queue_full")
+        # Who leaves makes room.
+        self.a.wait_line(r"(path=\S+/snapshots status=\S+ [\s\S]*){9}")
+        self.assertEqual(take_in(s, tar(lambda t: member(t, "x", b"1"))).status, 200)
 
 
 class Foreign(Case):

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # run: limit=240
 """inotify in a workspace on the mount: what a run, an upload or a restore does there is heard by those who watch."""
+import json
 import os
 import shutil
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
 import doors  # noqa: E402
 import fskit  # noqa: E402
 import sbx  # noqa: E402
@@ -328,6 +330,66 @@ class SwitchedOff(Case):
         self.s.write("g", b"x")
         self.heard(I.CLOSE_WRITE, "g")
         self.assertEqual({n for p, m, n in self.ino.seen}, {"g"})
+
+
+class Health(sbx.Case):
+    """What keeps watchers from hearing everything is said in health, by both doors."""
+    settings = {"workers": "1"}
+
+    def reasons(self, mount, expected):
+        """Waits until both say so: the thread that watches tells."""
+        docs = []
+
+        def same():
+            with open(os.path.join(mount.mnt, "health")) as f:
+                docs[:] = [json.load(f), self.a.get("/health").json]
+            return [d["watching"].get("reasons") for d in docs] == [expected] * 2
+        self.a.until(same, timeout=60)
+        self.assertEqual([d["watching"]["healthy"] for d in docs], [not expected] * 2)
+        self.assertEqual([d["ok"] for d in docs], [True] * 2)
+
+    def setUp(self):
+        self.a = api.Apid(state=self.m.state)
+        self.addCleanup(self.a.close)
+        self.a.start()
+
+    def other(self, *prefix, env=None):
+        m = sbx.Mount(state=self.m.state, opts=["workers=0"], prefix=list(prefix), env=env)
+        self.addCleanup(m.close)
+        m.start()
+        return m
+
+    def test_events_that_were_lost(self):
+        self.reasons(self.m, None)
+        s = workkit.Session(self.m, "lost")
+        os.listdir(s.work)
+        for i in range(40000):  # the kernel keeps 16384
+            os.close(os.open(s.disk(str(i)), os.O_CREAT | os.O_WRONLY))
+        self.reasons(self.m, ["events_lost"])
+        self.m.stop()
+        self.m.start()
+        self.reasons(self.m, None)
+
+    def test_directories_that_are_too_many(self):
+        m = self.other("sh", "-c", 'ulimit -n 300; exec "$0" "$@"')
+        s = workkit.Session(m, "many")
+        for i in range(100):
+            os.mkdir(s.path(str(i)))
+        for i in range(100):
+            os.stat(s.path(str(i)))
+        self.reasons(m, ["directories_not_watched"])
+        m.stop()
+        self.reasons(self.m, None)
+
+    def test_a_kernel_that_cannot(self):
+        if not (sbx.ROOT and shutil.which("strace")):
+            self.skipTest("needs root and strace")
+        m = self.other("strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fanotify_init", "-e",
+                       "inject=fanotify_init:error=ENOSYS", env={"ASAN_OPTIONS": "detect_leaks=0"})
+        self.reasons(m, ["workspaces_not_watched"])
+        self.reasons(self.m, ["workspaces_not_watched"])
+        m.stop()
+        self.reasons(self.m, None)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -68,6 +69,40 @@ static int end(void **state)
 	close(far_end);
 	orch_settings_free(r.settings);
 	return 0;
+}
+
+/* In r.sandbox, as a run of that script. */
+static void run(const char *script)
+{
+	const char *argv[] = { "sh", "-c", script, NULL };
+	const char *envp[] = { "PATH=/usr/bin:/bin", NULL };
+	const struct rt_driver *d = r.driver;
+	struct rt_fds fds = { -1, -1, -1, -1, -1 };
+	struct rt_plan p = {
+		.run_id = "test",
+		.cwd = "/workspace",
+		.limits = { 256 << 20, 64, 256, 64 << 20, 4096, 16 << 20, 4, false },
+		.network = RT_NET_DENY_ALL,
+		.workspace_fd = -1,
+	};
+	struct pollfd over = { .events = POLLIN };
+	struct rt_exit x = { 0 };
+	int64_t until = sbx_boot_us() + 20 * SBX_SECOND_US;
+
+	memcpy(&p.argv, &(const char **){ argv }, sizeof(p.argv));
+	memcpy(&p.envp, &(const char **){ envp }, sizeof(p.envp));
+	assert_int_equal(d->prepare(r.sandbox, &p, NULL), 0);
+	assert_int_equal(d->start(r.sandbox, &fds, NULL), 0);
+	over.fd = fds.exit;
+	do {
+		assert_true(sbx_boot_us() < until);
+		(void)poll(&over, 1, 1000);
+	} while (!d->reap(r.sandbox, &x));
+	assert_int_equal(x.status, 0);
+	close(fds.out);
+	close(fds.err);
+	close(fds.exit);
+	close(fds.workspace);
 }
 
 /* n runs, each ordered before the one before it was over. */
@@ -158,6 +193,21 @@ static void after_a_calm_they_go(void **state)
 	assert_int_equal(children(), 1);
 }
 
+/* What a run leaves in memory goes with its sandbox, and a row may never end. */
+static void only_what_is_small_waits_to_be_taken_down(void **state)
+{
+	(void)state;
+	stock_take(&r);
+	run("echo hi > small");
+	stock_used(&r);
+	assert_int_equal(r.stock.n_used, 1);
+	stock_take(&r);
+	run("head -c 8000000 /dev/zero > large");
+	stock_used(&r);
+	assert_int_equal(r.stock.n_used, 1);
+	assert_int_equal(children(), 1);
+}
+
 static void the_end_of_the_door_ends_the_wait(void **state)
 {
 	char c;
@@ -178,6 +228,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(none_where_none_is_wished, begin, end),
 		cmocka_unit_test_setup_teardown(an_order_goes_first, begin, end),
 		cmocka_unit_test_setup_teardown(after_a_calm_they_go, begin, end),
+		cmocka_unit_test_setup_teardown(only_what_is_small_waits_to_be_taken_down, begin,
+						end),
 		cmocka_unit_test_setup_teardown(the_end_of_the_door_ends_the_wait, begin, end),
 	};
 

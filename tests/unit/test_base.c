@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -245,6 +246,24 @@ static void fs__removes_deep_and_hostile_trees(void **state)
 	assert_int_equal(sbx_remove_tree(AT_FDCWD, dir), 0); /* nothing there is success */
 }
 
+/* Whoever stops it finds the rest as before. */
+static void fs__removal_can_be_stopped(void **state)
+{
+	char dir[] = "/tmp/sbx-base-XXXXXX";
+	sbx_autoclose int fd = -1;
+	atomic_bool stop = true;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(sbx_mkdirs_beneath(fd, "a/b/c", 0700), 0);
+	assert_int_equal(sbx_remove_tree_until(AT_FDCWD, dir, &stop), -EINTR);
+	assert_int_equal(faccessat(fd, "a/b", F_OK, 0), 0);
+	stop = false;
+	assert_int_equal(sbx_remove_tree_until(AT_FDCWD, dir, &stop), 0);
+	assert_int_equal(access(dir, F_OK), -1);
+}
+
 /* What one that was killed left, and a later process has its number; or somebody who knows. */
 static void fs__removes_names_like_its_own(void **state)
 {
@@ -332,6 +351,7 @@ int main(void)
 		cmocka_unit_test(path__problems),
 		cmocka_unit_test(fs__opens_nothing_outside),
 		cmocka_unit_test(fs__removes_deep_and_hostile_trees),
+		cmocka_unit_test(fs__removal_can_be_stopped),
 		cmocka_unit_test(fs__removes_names_like_its_own),
 		cmocka_unit_test(fs__copies_holes),
 		cmocka_unit_test(errors__table_is_complete_and_distinct),

@@ -12,11 +12,84 @@ static void health__members(void **state)
 
 	keys_are(p, "ok store redis timings time");
 	keys_are_documented(p, "Health");
-	keys_are(o, "ok store redis timings time uptime_sec version queue execution");
+	keys_are(o, "ok store redis timings time uptime_sec version queue execution "
+		    "watching");
 	IS(o, "ok", "true");
 	IS(o, "store", "{\"mode\":\"sqlite\",\"healthy\":true}");
 	IS(o, "redis", "{\"enabled\":false,\"channel\":null,\"connected\":false}");
 	keys_are(at(o, "timings"), "store_ms");
+	IS(o, "watching", "{\"healthy\":true}");
+}
+
+#define WATCHING(h, text)                                                                          \
+	do {                                                                                       \
+		sbx_autojson *health = VIEW(orch_view_health(&(h)->o, out, e));                    \
+		IS(health, "watching", text);                                                      \
+		IS(health, "ok", "true");                                                          \
+	} while (0)
+
+/* What mounts say, and what counts of it. */
+static void health__watching(void **state)
+{
+	struct house *h = *state;
+	int64_t now = sbx_now_us();
+
+	assert_int_equal(orch_watching_say(&h->o, NULL, NULL), 0);
+	WATCHING(h, "{\"healthy\":true}");
+	assert_int_equal(orch_watching_say(
+				 &h->o, &(const struct orch_watching){ .unavailable = true }, NULL),
+			 0);
+	WATCHING(h, "{\"healthy\":false,\"reasons\":[\"workspaces_not_watched\"]}");
+	assert_int_equal(orch_watching_say(&h->o,
+					   &(const struct orch_watching){ .unwatched_us = now,
+									  .lost_us = now },
+					   NULL),
+			 0);
+	WATCHING(h, "{\"healthy\":false,\"reasons\":[\"directories_not_watched\","
+		    "\"events_lost\"]}");
+	/* Long ago is over. */
+	assert_int_equal(orch_watching_say(&h->o,
+					   &(const struct orch_watching){
+						   .unwatched_us = now - 601 * SBX_SECOND_US,
+						   .lost_us = now },
+					   NULL),
+			 0);
+	WATCHING(h, "{\"healthy\":false,\"reasons\":[\"events_lost\"]}");
+	assert_int_equal(orch_watching_say(&h->o, NULL, NULL), 0);
+	WATCHING(h, "{\"healthy\":true}");
+}
+
+static void shared(struct house *h, const char *text)
+{
+	struct store_tx *tx = NULL;
+
+	assert_int_equal(store_begin(h->o.store, &tx, NULL), 0);
+	assert_int_equal(store_tx_meta_set(tx, "watching", text, NULL), 0);
+	assert_int_equal(store_commit(tx, false, NULL), 0);
+}
+
+/* Another mount's word counts while it lives, and what cannot be read is nothing. */
+static void health__watching_of_others(void **state)
+{
+	struct house *h = *state;
+	sbx_autofree char *alive = orch_owner_new(), *text = NULL;
+	char *start;
+
+	assert_true(asprintf(&text, "{\"%s\":{\"off\":true},\"%s\":{\"lost_us\":%lld}}", alive,
+			     "elsewhere/00000000-0000-0000-0000-000000000000/1/1/0",
+			     (long long)sbx_now_us()) > 0);
+	shared(h, text);
+	WATCHING(h, "{\"healthy\":false,\"reasons\":[\"workspaces_not_watched\","
+		    "\"events_lost\"]}");
+	free(sbx_steal(&text));
+	*strrchr(alive, '/') = '\0';
+	start = strrchr(alive, '/') + 1;
+	*start = *start == '1' ? '2' : '1'; /* another process of that number */
+	assert_true(asprintf(&text, "{\"%s/0\":{\"off\":true}}", alive) > 0);
+	shared(h, text);
+	WATCHING(h, "{\"healthy\":true}");
+	shared(h, "[1]");
+	WATCHING(h, "{\"healthy\":true}");
 }
 
 static void operator__shape_and_judgement(void **state)
@@ -269,6 +342,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		VIEW_TEST(health__members),
+		VIEW_TEST(health__watching),
+		VIEW_TEST(health__watching_of_others),
 		VIEW_TEST(operator__shape_and_judgement),
 		VIEW_TEST(workspace__ones_own_runs_and_a_verdict),
 		VIEW_TEST(runtimes__as_documented),

@@ -11,6 +11,8 @@
 #include "base/clock.h"
 #include "fsd/fsd_i.h"
 
+enum { USER = 1000, OTHER = 1001 };
+
 static struct fsd f;
 
 static int begin(void **state)
@@ -40,22 +42,22 @@ static void later(int64_t us)
 
 static void one_after_the_other_keep_it(void **state)
 {
-	int64_t first = serial_take(&f, 0);
+	int64_t first = serial_take(&f, 0, USER);
 
 	(void)state;
 	for (int i = 0; i < 20; i++) {
 		serial_closed(&f, 0, first);
-		assert_int_equal(serial_take(&f, 0), first);
+		assert_int_equal(serial_take(&f, 0, USER), first);
 	}
 }
 
 static void who_comes_while_it_is_open_gets_another(void **state)
 {
-	int64_t first = serial_take(&f, 0);
+	int64_t first = serial_take(&f, 0, USER);
 
 	(void)state;
 	later(SBX_SECOND_US);
-	assert_int_not_equal(serial_take(&f, 0), first);
+	assert_int_not_equal(serial_take(&f, 0, USER), first);
 }
 
 static void a_crowd_shares_by_eight(void **state)
@@ -65,7 +67,7 @@ static void a_crowd_shares_by_eight(void **state)
 
 	(void)state;
 	for (int i = 0; i < 80; i++) {
-		int64_t one = serial_take(&f, 0);
+		int64_t one = serial_take(&f, 0, USER);
 
 		f.shares[0].first_us = INT64_MAX / 2; /* however slow this machine is */
 		kinds += one != last;
@@ -76,23 +78,37 @@ static void a_crowd_shares_by_eight(void **state)
 
 static void what_was_shared_is_not_given_again(void **state)
 {
-	int64_t first = serial_take(&f, 0);
+	int64_t first = serial_take(&f, 0, USER);
 
 	(void)state;
 	f.shares[0].first_us = INT64_MAX / 2;
-	assert_int_equal(serial_take(&f, 0), first);
+	assert_int_equal(serial_take(&f, 0, USER), first);
 	serial_closed(&f, 0, first);
 	f.shares[0].first_us = 0;
-	assert_int_not_equal(serial_take(&f, 0), first);
+	assert_int_not_equal(serial_take(&f, 0, USER), first);
 }
 
 static void check_has_its_own(void **state)
 {
-	int64_t first = serial_take(&f, 0);
+	int64_t first = serial_take(&f, 0, USER);
 
 	(void)state;
 	f.shares[0].first_us = INT64_MAX / 2;
-	assert_int_not_equal(serial_take(&f, 1), first);
+	assert_int_not_equal(serial_take(&f, 1, USER), first);
+}
+
+/* Who writes holds the inode for as long as he likes. */
+static void users_share_nothing(void **state)
+{
+	int64_t first = serial_take(&f, 0, USER), other;
+
+	(void)state;
+	f.shares[0].first_us = INT64_MAX / 2;
+	other = serial_take(&f, 0, OTHER);
+	assert_int_not_equal(other, first);
+	/* Whoever closes one may have it open a second time. */
+	serial_closed(&f, 0, other);
+	assert_int_not_equal(serial_take(&f, 0, USER), other);
 }
 
 static void nobody_shares_while_a_write_waits_for_long(void **state)
@@ -102,15 +118,30 @@ static void nobody_shares_while_a_write_waits_for_long(void **state)
 
 	(void)state;
 	assert_true(writers_here(f.writers, &a));
-	first = serial_take(&f, 0);
+	first = serial_take(&f, 0, USER);
 	f.shares[0].first_us = INT64_MAX / 2;
-	assert_int_equal(serial_take(&f, 0), first);
+	assert_int_equal(serial_take(&f, 0, USER), first);
 	a.since_us -= SBX_SECOND_US;
-	assert_int_not_equal(serial_take(&f, 0), first);
+	assert_int_not_equal(serial_take(&f, 0, USER), first);
 	writers_done(f.writers, &a);
 	f.shares[0].first_us = INT64_MAX / 2;
-	first = serial_take(&f, 0);
-	assert_int_equal(serial_take(&f, 0), first);
+	first = serial_take(&f, 0, USER);
+	assert_int_equal(serial_take(&f, 0, USER), first);
+}
+
+static void a_job_may_take_its_time(void **state)
+{
+	struct job j = { .name = "" };
+	struct act a = { .job = &j };
+	int64_t first;
+
+	(void)state;
+	assert_true(writers_here(f.writers, &a));
+	a.since_us -= SBX_SECOND_US;
+	first = serial_take(&f, 0, USER);
+	f.shares[0].first_us = INT64_MAX / 2;
+	assert_int_equal(serial_take(&f, 0, USER), first);
+	writers_done(f.writers, &a);
 }
 
 int main(void)
@@ -122,8 +153,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_crowd_shares_by_eight, begin, end),
 		cmocka_unit_test_setup_teardown(what_was_shared_is_not_given_again, begin, end),
 		cmocka_unit_test_setup_teardown(check_has_its_own, begin, end),
+		cmocka_unit_test_setup_teardown(users_share_nothing, begin, end),
 		cmocka_unit_test_setup_teardown(nobody_shares_while_a_write_waits_for_long, begin,
 						end),
+		cmocka_unit_test_setup_teardown(a_job_may_take_its_time, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

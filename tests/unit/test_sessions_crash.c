@@ -85,7 +85,7 @@ static void settle(struct house *h)
 	}
 	atomic_store(&h->o.stop, true);
 	session_keeper_stop(&h->o);
-	MUST(store_trash_empty(h->o.store, e));
+	MUST(store_trash_empty(h->o.store, NULL, e));
 	MUST(snapshot_collect(&h->o, e));
 }
 

@@ -6,6 +6,7 @@
  */
 #include "session_house.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sqlite3.h>
@@ -378,6 +379,45 @@ static bool is_empty(struct house *h, const char *folder)
 	return rmdir(path) == 0 || errno == ENOENT;
 }
 
+static int entries(int fd)
+{
+	DIR *dir = fdopendir(fd);
+	int n = 0;
+
+	while (dir && readdir(dir))
+		n++;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+/* What nobody waits for is left for the next start. */
+static void stop__does_not_wait_for_the_trash(void **state)
+{
+	struct late l = { .h = *state };
+	sbx_autoclose int fd = -1;
+	char path[160], name[16];
+	int before;
+
+	(void)snprintf(path, sizeof(path), "%s/trash/x", l.h->dir);
+	assert_int_equal(sbx_mkdirs(path, 0700), 0);
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (int i = 0; i < 20000; i++) {
+		(void)snprintf(name, sizeof(name), "%d", i);
+		assert_int_equal(mkdirat(fd, name, 0700), 0);
+	}
+	before = entries(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	MUST(keep_once(&l, e));
+	while (entries(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) == before)
+		(void)sched_yield();
+	stop_keeper(l.h);
+	assert_false(is_empty(l.h, "trash"));
+	MUST(keep_once(&l, e));
+	while (!is_empty(l.h, "trash"))
+		(void)sched_yield();
+	stop_keeper(l.h);
+}
+
 /* One that cannot be ended holds up neither the others nor the trash. */
 static void end__goes_on_with_the_others(void **state)
 {
@@ -491,6 +531,7 @@ int main(void)
 		TEST(end__goes_on_where_another_stopped),
 		TEST(tidy__removes_a_lock_without_a_directory),
 		TEST(end__goes_on_with_the_others),
+		TEST(stop__does_not_wait_for_the_trash),
 		TEST(create__for_another_user),
 		TEST(workspace__is_opened_again),
 	};

@@ -408,6 +408,73 @@ static void migrate__keeps_what_an_older_program_wrote(void **state)
 	OK(sbx_remove_tree(AT_FDCWD, f.base));
 }
 
+/* ---- runs that ended long ago ---------------------------------------------------------------- */
+
+enum { UNFINISHED = 2500 };
+
+static bool is_among(char **ids, int n, const char *id)
+{
+	bool found = false;
+
+	for (int i = 0; i < n; i++) {
+		found |= strcmp(ids[i], id) == 0;
+		free(ids[i]);
+	}
+	return found;
+}
+
+/* However many older ones have not ended. */
+static void old__is_found_behind_what_has_not_ended(void **state)
+{
+	struct fixture *f = *state;
+	struct store_transition t = { .from = STORE_MASK_LIVE,
+				      .generation = -1,
+				      .to = STORE_COMPLETED,
+				      .reason = "completed",
+				      .started_us = 1 };
+	char *ids[8], id[37], other[37];
+	struct store_tx *tx = NULL;
+	int64_t after = 0, later = sbx_now_us() + SBX_SECOND_US;
+	int n, rounds = 0;
+
+	OK(store_begin(f->s, &tx, e));
+	for (int i = 0; i < UNFINISHED; i++) {
+		store_autorun r;
+
+		run_init(&r, "alice");
+		OK(store_tx_run_insert(tx, &r, "{}", e));
+	}
+	OK(store_commit(tx, false, e));
+	(void)submit(f->s, "alice", id);
+	t.id = id;
+	assert_true(move(f->s, &t));
+	do {
+		n = store_runs_old(f->s, later, &after, ids, SBX_COUNT(ids), NULL);
+		assert_true(n >= 0 && rounds++ < 3);
+	} while (n == 0 && after);
+	assert_int_equal(rounds, 3);
+	assert_int_equal(n, 1);
+	assert_true(is_among(ids, n, id));
+	assert_int_equal(after, 0);
+
+	/* Where nothing is old enough the look ends after a thousand rows. */
+	n = store_runs_old(f->s, 1, &after, ids, SBX_COUNT(ids), NULL);
+	assert_int_equal(n, 0);
+	assert_int_equal(after, 0);
+
+	/* A full list goes on where it ended. */
+	(void)submit(f->s, "alice", other);
+	t.id = other;
+	assert_true(move(f->s, &t));
+	after = UNFINISHED;
+	n = store_runs_old(f->s, later, &after, ids, 1, NULL);
+	assert_int_equal(n, 1);
+	assert_true(is_among(ids, n, id) && after);
+	n = store_runs_old(f->s, later, &after, ids, 1, NULL);
+	assert_int_equal(n, 1);
+	assert_true(is_among(ids, n, other));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -417,6 +484,7 @@ int main(void)
 		STORE_TEST(ends__are_counted_with_their_times),
 		STORE_TEST(counters__by_name_and_by_runtime),
 		cmocka_unit_test(migrate__keeps_what_an_older_program_wrote),
+		STORE_TEST(old__is_found_behind_what_has_not_ended),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

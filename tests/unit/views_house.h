@@ -46,6 +46,7 @@ static inline int clear(void **state)
 {
 	struct house *h = *state;
 
+	free(h->o.watching_owner);
 	store_close(h->o.store);
 	(void)orch_settings_free(h->config.settings);
 	(void)orch_preflights_free(h->config.preflights);
