@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "base/error.h"
@@ -12,6 +13,16 @@
 
 /* preflight.c: of a sandbox that is only tried. */
 extern const struct rt_limits rt_preflight_limits;
+
+/* How many files and directories a tmpfs for temporary files may have, with this many bytes; its
+ * root not counted. */
+enum { RT_TMP_INODES_MIN = 1024, RT_TMP_BYTES_PER_INODE = 4096 };
+static inline int64_t rt_tmp_inodes(int64_t bytes)
+{
+	int64_t n = bytes / RT_TMP_BYTES_PER_INODE;
+
+	return n < RT_TMP_INODES_MIN ? RT_TMP_INODES_MIN : n;
+}
 
 /* reasons.c: the table's own string that equals raw[0..len), or NULL. */
 const char *rt_reason_literal(const char *raw, size_t len);

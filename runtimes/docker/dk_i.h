@@ -34,7 +34,7 @@ enum {
 	DK_NAME_MAX = 160,
 	DK_ID_MAX = 128,
 	DK_VERSION_MAX = 64,
-	DK_TMP_BYTES = 64 << 20, /* of /tmp, and of each directory that the image calls a volume */
+	DK_VOLUME_BYTES = 64 << 20, /* of each directory that the image calls a volume */
 	DK_SECCOMP_MAX = 128 << 10,
 	DK_COMMAND_OOM_SCORE = 500, /* process 1 has 0, and goes last */
 };

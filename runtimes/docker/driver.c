@@ -133,7 +133,7 @@ static bool fits(const struct dk_sandbox *sb, const struct rt_plan *p)
 	       p->workspace_fd < 0 && !sb->has_session &&
 	       sb->limits.workspace_bytes == p->limits.workspace_bytes &&
 	       sb->limits.workspace_inodes == p->limits.workspace_inodes &&
-	       sb->limits.nofile >= p->limits.nofile;
+	       sb->limits.tmp_bytes == p->limits.tmp_bytes && sb->limits.nofile >= p->limits.nofile;
 }
 
 static bool same_limits(const struct rt_limits *a, const struct rt_limits *b)

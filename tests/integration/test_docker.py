@@ -148,6 +148,14 @@ class Files(Case):
         doc = self.ended(run, "failed", "limits_applied", 1)
         self.assertIn("workspace limit of 1 MiB", doc["message"])
 
+    def test_tmp_and_shm_have_the_size_of_the_trust_level(self):
+        script = "for d in /tmp /dev/shm; do df -k $d | tail -1; head -c 2000000 /dev/zero > $d/f; wc -c < $d/f; done"
+        for spec, kib, written in (({"trust_level": "untrusted"}, 1024, 1 << 20), ({}, 256 << 10, 2000000)):
+            run = self.sh(script + " 2>/dev/null", **spec)
+            self.ended(run)
+            lines = [line.split() for line in run.stdout.decode().splitlines()]
+            self.assertEqual([(int(d[1]), int(n[0])) for d, n in zip(lines[::2], lines[1::2])], [(kib, written)] * 2)
+
     def test_files_that_do_not_fit(self):
         run = self.submit("true", files=[{"path": "f", "content_b64": b64(bytes(2 << 20))}],
                           trust_level="untrusted")
