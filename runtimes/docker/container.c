@@ -227,6 +227,7 @@ void dk_container_remove(struct dk_sandbox *sb)
 	bool gone = !sb->created, settled = true;
 
 	/* Process 1 ends with either of these, also when nobody removes the container. */
+	(void)cg_watch_thaw(&sb->watch);
 	if (sb->pidfd >= 0)
 		(void)syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0);
 	sbx_closep(&sb->sock);

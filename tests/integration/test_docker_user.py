@@ -23,16 +23,22 @@ PROGRAM = """
 import json, sys
 sys.path.insert(0, %r)
 import api
+import engine
 settings, documents = json.loads(sys.stdin.readline())
+e = engine.At(settings["docker_host"])
 with api.Apid(settings=settings) as a:
     row = a.runtime("docker")
     out = {"available": row["available"], "runs": []}
     session = a.post("/sessions", {"spec_version": "1.0", "runtime": "docker", "base_image": %r}).json["id"]
     for d in documents:
+        paused = d.pop("paused", False)
         image = {"session_id": session} if d.pop("in_session", False) else {"base_image": %r}
         got = a.post("/runs", {"spec_version": "1.0", "runtime": "docker", **image, **d})
         assert got.status == 200, got
         run = api.Run(a, got.json)
+        if paused:
+            run.wait_phase("running")
+            assert e.call("POST", "/containers/" + e.container_of(run)["Id"] + "/pause").status == 204
         doc = run.wait(60)
         out["runs"].append([doc["phase"], doc["status_reason_code"], doc["exit_code"], run.artifacts()])
     print(json.dumps(out))
@@ -80,6 +86,11 @@ class User(unittest.TestCase):
         runs = self.serve({"command": ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"], "timeout_sec": 1},
                             {"command": ["sh", "-c", "a=x; while :; do a=$a$a$a$a; done"], "resources": {"memory_mb": 64}})
         self.assertEqual([r[:3] for r in runs], [["timed_out", "execution_timeout", None], ["failed", "limits_applied", 137]])
+
+    def test_what_is_paused_is_killed(self):
+        """Neither process 1 nor the kernel does that for such a user; the engine does."""
+        runs = self.serve({"command": ["sleep", "1000"], "timeout_sec": 2, "paused": True}, {"command": ["true"]})
+        self.assertEqual([r[:3] for r in runs], [["timed_out", "execution_timeout", None], ["completed", "completed", 0]])
 
     def test_a_workspace_has_its_owner(self):
         runs = self.serve({"command": ["sh", "-c", "id -u > who"], "in_session": True},

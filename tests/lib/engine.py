@@ -136,54 +136,11 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-class Engine:
-    """Use as a context manager, or start() and close()."""
+class At:
+    """An engine that somebody else has started, by its socket."""
 
-    def __init__(self, options=(), network=False):
-        self.base = tempfile.mkdtemp(prefix="sbx-eng-")
-        self.socket = os.path.join(self.base, "d.sock")
-        self.options = list(options)
-        self.network = network
-        self.group = "sbxt-%d-%s" % (os.getpid(), os.path.basename(self.base))
-        self.proc = None
-
-    def args(self):
-        def at(name):
-            return os.path.join(self.base, name)
-        none = [] if self.network else ["--iptables=false", "--ip6tables=false", "--ip-forward=false",
-                                        "--ip-masq=false", "--bridge=none"]
-        return ["dockerd", "--config-file", at("conf.json"), "--data-root", at("data"), "--exec-root", at("exec"),
-                "--pidfile", at("pid"), "--host", "unix://" + self.socket, "--cgroup-parent", "/" + self.group,
-                *none, *self.options]
-
-    def start(self):
-        with open(os.path.join(self.base, "conf.json"), "w") as f:
-            f.write("{}")
-        with open(os.path.join(self.base, "log"), "ab") as log:
-            self.proc = subprocess.Popen(self.args(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                         start_new_session=True)
-        self.wait_ready()
-        return self
-
-    def wait_ready(self):
-        """Its socket is there before it answers, and it answers when it is ready: a connection waits for that."""
-        end = time.monotonic() + SECONDS * sbx.SLOW
-        died = os.pidfd_open(self.proc.pid)
-        try:
-            while True:
-                try:
-                    if self.call("GET", "/_ping").status == 200:
-                        return
-                except OSError:
-                    pass
-                if time.monotonic() > end or select.select([died], [], [], 0.05)[0]:
-                    raise AssertionError("dockerd does not start: " + self.log()[-3000:])
-        finally:
-            os.close(died)
-
-    def log(self):
-        with open(os.path.join(self.base, "log"), errors="replace") as f:
-            return f.read()
+    def __init__(self, path):
+        self.socket = path
 
     def call(self, method, path, body=None, kind="application/json"):
         c = UnixConnection(self.socket)
@@ -228,6 +185,56 @@ class Engine:
                     return
         finally:
             c.close()
+
+
+class Engine(At):
+    """Use as a context manager, or start() and close()."""
+
+    def __init__(self, options=(), network=False):
+        self.base = tempfile.mkdtemp(prefix="sbx-eng-")
+        super().__init__(os.path.join(self.base, "d.sock"))
+        self.options = list(options)
+        self.network = network
+        self.group = "sbxt-%d-%s" % (os.getpid(), os.path.basename(self.base))
+        self.proc = None
+
+    def args(self):
+        def at(name):
+            return os.path.join(self.base, name)
+        none = [] if self.network else ["--iptables=false", "--ip6tables=false", "--ip-forward=false",
+                                        "--ip-masq=false", "--bridge=none"]
+        return ["dockerd", "--config-file", at("conf.json"), "--data-root", at("data"), "--exec-root", at("exec"),
+                "--pidfile", at("pid"), "--host", "unix://" + self.socket, "--cgroup-parent", "/" + self.group,
+                *none, *self.options]
+
+    def start(self):
+        with open(os.path.join(self.base, "conf.json"), "w") as f:
+            f.write("{}")
+        with open(os.path.join(self.base, "log"), "ab") as log:
+            self.proc = subprocess.Popen(self.args(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                         start_new_session=True)
+        self.wait_ready()
+        return self
+
+    def wait_ready(self):
+        """Its socket is there before it answers, and it answers when it is ready: a connection waits for that."""
+        end = time.monotonic() + SECONDS * sbx.SLOW
+        died = os.pidfd_open(self.proc.pid)
+        try:
+            while True:
+                try:
+                    if self.call("GET", "/_ping").status == 200:
+                        return
+                except OSError:
+                    pass
+                if time.monotonic() > end or select.select([died], [], [], 0.05)[0]:
+                    raise AssertionError("dockerd does not start: " + self.log()[-3000:])
+        finally:
+            os.close(died)
+
+    def log(self):
+        with open(os.path.join(self.base, "log"), errors="replace") as f:
+            return f.read()
 
     # ---- its end ----
 
