@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "runtimes/runtimes_i.h"
 #include "runtimes/waiting_i.h"
 
 enum {
@@ -227,12 +228,22 @@ static void drop_answer(size_t len)
 	eng.in.len -= len;
 }
 
+/* As the helper has it from its library. */
+static int no_answer(const char *why, size_t len, struct sbx_error *e)
+{
+	char text[RT_SAID_SIZE], message[RT_SAID_SIZE];
+
+	(void)snprintf(text, sizeof(text), "%.*s", (int)(len < sizeof(text) ? len : sizeof(text)),
+		       why);
+	rt_said(NULL, text, message, sizeof(message));
+	return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE, "the engine: %s", message);
+}
+
 static int give_answer(const struct dk_answer_head *h, const char *body, struct dk_answer *ret,
 		       struct sbx_error *e)
 {
 	if (h->status == 0)
-		return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE, "the engine: %.*s",
-				(int)(h->body_size < 200 ? h->body_size : 200), body);
+		return no_answer(body, h->body_size, e);
 	sbx_buf_free(&ret->body);
 	ret->body = (struct sbx_buf)SBX_BUF_INIT(DK_BODY_MAX);
 	ret->status = h->status;
@@ -353,32 +364,13 @@ const char *dk_text(struct json_object *o, const char *name)
 		       : "";
 }
 
-/* The message leaves through a door: paths of the service stay here, and lines are one. */
-static void clean_message(const struct rt_host *host, const char *text, char out[400])
-{
-	size_t dir = host->state_dir ? strlen(host->state_dir) : 0, n = 0;
-
-	while (*text && n < 399) {
-		if (dir && strncmp(text, host->state_dir, dir) == 0) {
-			n += (size_t)snprintf(out + n, 400 - n, "(state)");
-			if (n > 399)
-				n = 399;
-			text += dir;
-			continue;
-		}
-		out[n++] = (unsigned char)*text < ' ' ? ' ' : *text;
-		text++;
-	}
-	out[n] = '\0';
-}
-
 int dk_refused(const struct rt_host *host, const struct dk_answer *a, enum sbx_code code,
 	       struct sbx_error *e, const char *what)
 {
 	struct json_object *o = dk_answer_json(a);
-	char message[400];
+	char message[RT_SAID_SIZE];
 
-	clean_message(host, dk_text(o, "message"), message);
+	rt_said(host->state_dir, dk_text(o, "message"), message, sizeof(message));
 	json_object_put(o);
 	if (!message[0])
 		return sbx_fail(e, code, "cannot %s: the engine answers with status %u", what,
@@ -427,7 +419,7 @@ static int negotiate(struct json_object *o, struct sbx_error *e)
 				oldest, newest, API_OLDEST, API_NEWEST);
 	(void)snprintf(eng.api, sizeof(eng.api), "1.%d", newest < API_NEWEST ? newest : API_NEWEST);
 	eng.podman = is_podman(o);
-	(void)snprintf(eng.version, sizeof(eng.version), "%s", dk_text(o, "Version"));
+	rt_said(NULL, dk_text(o, "Version"), eng.version, sizeof(eng.version));
 	return 0;
 }
 

@@ -249,6 +249,34 @@ class Pulls(Case):
         self.assertEqual(m.run({"command": ["true"]}).exit, "0")
 
 
+class Words(Case):
+    """What an engine says is shown to users, who may see neither its secrets nor what would confuse a terminal."""
+    SAID = ("it was \x1b[31mred\x1b[0m,\r\nfrom https://user:s3cret@reg.test/v2/?sig=s3cret to \u202e /STATE/docker "
+            + "and so on " * 500)
+
+    def said_by(self, request, document, **settings):
+        g = self.gate(None)
+        m = self.mount(docker_host=g.socket, **settings)
+        self.assertTrue(self.row(m)["available"])
+        text = json.dumps(document).replace("/STATE", m.state)
+        g.answers[request] = engine.Answer(200 if "images" in request.decode() else 500, text.encode())
+        run = self.submit(m, "true", base_image="none:1" if "images" in request.decode() else SHELL)
+        message = self.ended(run, "failed", "runtime_error", None)["message"]
+        self.assertIn("it was  [31mred [0m,  from https://***@reg.test/v2/?*** to   (state)/docker and so on", message)
+        self.assertNotIn("s3cret", message)
+        self.assertTrue(message.isprintable() and message.endswith("..."), message)
+        self.assertLess(len(message), 500)
+        g.answers.clear()
+        self.ended(self.submit(m, "true"))
+        self.wait_no_container()
+
+    def test_of_a_refusal(self):
+        self.said_by(b"/containers/create", {"message": self.SAID})
+
+    def test_of_a_fetch(self):
+        self.said_by(b"/images/create", {"error": self.SAID}, docker_pull="true")
+
+
 class Stages(Case):
     """A cancel, and the end of the startup time, while the engine is at work."""
 
