@@ -4,10 +4,8 @@
 #include "runtimes/docker/dk_i.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +15,7 @@
 
 #include <json-c/json.h>
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/fs.h"
 #include "runtimes/runtimes_i.h"
@@ -121,27 +120,11 @@ void dk_engine_close(void)
 /* The socket on descriptor 3, and nothing else besides standard error. */
 static int spawn_helper(const char *program, const char *socket, int end)
 {
-	char *const argv[] = { (char *)(uintptr_t) "sandbox-engine", (char *)(uintptr_t)socket,
-			       NULL };
-	posix_spawn_file_actions_t fa;
-	posix_spawnattr_t attr;
-	sigset_t none, all;
-	int r;
+	const int fds[] = { SBX_SPAWN_NULL, SBX_SPAWN_NULL, SBX_SPAWN_SAME, end };
+	char *const argv[] = { (char *)(uintptr_t)program, (char *)(uintptr_t)socket, NULL };
+	int r = sbx_spawn(argv, fds, SBX_COUNT(fds), false, &eng.pid);
 
-	sigemptyset(&none);
-	sigfillset(&all);
-	posix_spawn_file_actions_init(&fa);
-	posix_spawnattr_init(&attr);
-	(void)posix_spawnattr_setsigmask(&attr, &none);
-	(void)posix_spawnattr_setsigdefault(&attr, &all);
-	(void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	(void)posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-	(void)posix_spawn_file_actions_addopen(&fa, 1, "/dev/null", O_WRONLY, 0);
-	(void)posix_spawn_file_actions_adddup2(&fa, end, DK_HELPER_SOCKET);
-	(void)posix_spawn_file_actions_addclosefrom_np(&fa, DK_HELPER_SOCKET + 1);
-	r = posix_spawn(&eng.pid, program, &fa, &attr, argv, environ);
-	posix_spawn_file_actions_destroy(&fa);
-	posix_spawnattr_destroy(&attr);
+	_Static_assert(SBX_COUNT(fds) == DK_HELPER_SOCKET + 1, "it is the last one");
 	if (r != 0)
 		eng.pid = 0;
 	return r;
@@ -164,12 +147,10 @@ static int start_helper(const struct rt_host *host, struct sbx_error *e)
 				sizeof(eng.socket) - 1);
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		return sbx_fail_errno(e, SBX_E_RUNTIME_UNAVAILABLE, errno, "cannot make a socket");
-	/* Clear of the number that the child gets, which dup2 onto itself would leave to close. */
-	end = fcntl(pair[1], F_DUPFD_CLOEXEC, DK_HELPER_SOCKET + 1);
-	(void)close(pair[1]);
+	end = pair[1];
 	eng.sock = pair[0];
 	eng.serial = 0;
-	r = end < 0 ? errno : spawn_helper(program, socket, end);
+	r = spawn_helper(program, socket, end);
 	if (r != 0) {
 		dk_engine_close();
 		return sbx_fail_errno(e, SBX_E_RUNTIME_UNAVAILABLE, r, "cannot run sandbox-engine");
