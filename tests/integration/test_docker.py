@@ -9,25 +9,21 @@ import os
 import subprocess
 import sys
 import tempfile
-import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import dockerkit  # noqa: E402
 import engine  # noqa: E402
 import sbx  # noqa: E402
 from workkit import Session  # noqa: E402
+from dockerkit import BARE, SHELL  # noqa: E402
 
-SHELL, BARE, ODD = "shell:1", "bare:1", "odd:1"
+ODD = "odd:1"
 E = None  # the engine of this module
 
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(SHELL, engine.root_with_shell())
-    E.make_image(BARE, engine.root_without_shell())
+    E = dockerkit.start(SHELL, BARE)
     # What an image may say about itself, and does not decide here.
     E.make_image(ODD, engine.root_with_shell(), "USER root", 'ENTRYPOINT ["/bin/false"]', 'CMD ["no"]',
                  "ENV PATH=/bin:/odd FROM_IMAGE=yes HOME=/root BOTH=image", "WORKDIR /data", "VOLUME /data",
@@ -38,13 +34,13 @@ def b64(data):
     return base64.b64encode(data).decode()
 
 
-class Case(sbx.Case):
+class Case(dockerkit.Runs, sbx.Case):
     image = SHELL
     more = {}
 
     @classmethod
     def setUpClass(cls):
-        cls.settings = {"docker_host": E.socket, "docker_pull": "false", "warm_runners": 2, **cls.more}
+        cls.settings = dockerkit.settings(E, **{"warm_runners": 2, **cls.more})
         super().setUpClass()
 
     def submit(self, *command, **spec):
@@ -52,13 +48,6 @@ class Case(sbx.Case):
 
     def sh(self, script, **spec):
         return self.submit("sh", "-c", script, **spec)
-
-    def ended(self, run, phase="completed", reason="completed", code=0):
-        run.wait(60)
-        doc = run.json()
-        self.assertEqual((doc["phase"], doc["status_reason_code"], doc["exit_code"]), (phase, reason, code),
-                         (doc["message"], run.log))
-        return doc
 
     def says(self, script, **spec):
         run = self.sh(script, **spec)

@@ -13,47 +13,34 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import dockerkit  # noqa: E402
 import engine  # noqa: E402
 import sbx  # noqa: E402
+from dockerkit import SHELL  # noqa: E402
 
-SHELL = "shell:1"
 E = None  # the engine of this module
 
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(SHELL, engine.root_with_shell())
+    E = dockerkit.start(SHELL)
 
 
-class Case(unittest.TestCase):
+class Case(dockerkit.Runs, unittest.TestCase):
     def mount(self, **settings):
-        m = sbx.Mount(settings={"docker_host": E.socket, "docker_pull": "false", "warm_runners": 1,
-                                "cancel_grace_seconds": 1, **settings})
+        m = sbx.Mount(settings=dockerkit.settings(E, **{"warm_runners": 1, "cancel_grace_seconds": 1, **settings}))
         self.addCleanup(m.close)
         return m.start()
 
     def submit(self, m, *command, **spec):
         return m.submit(dict({"runtime": "docker", "base_image": SHELL, "command": list(command)}, **spec))
 
-    def ended(self, run, phase="completed", reason="completed", code=0):
-        run.wait(60)
-        doc = run.json()
-        self.assertEqual((doc["phase"], doc["status_reason_code"], doc["exit_code"]), (phase, reason, code),
-                         (doc["message"], run.log))
-        return doc
-
     def row(self, m):
         with open(os.path.join(m.mnt, "runtimes/docker.json")) as f:
             return json.load(f)
 
     def wait_no_container(self, e=None):
-        e = e or E
-        while e.containers():
-            e.wait_event(lambda ev: ev.get("Action") == "destroy", lambda: None)
+        (e or E).wait_no_container()
 
     def wait_no_probe(self):
         """What an engine did too late for a preflight goes with a later one."""

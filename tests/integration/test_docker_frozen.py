@@ -9,20 +9,16 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
-import engine  # noqa: E402
+import dockerkit  # noqa: E402
 import sbx  # noqa: E402
+from dockerkit import SHELL  # noqa: E402
 
-SHELL = "shell:1"
 E = None
 
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(SHELL, engine.root_with_shell())
+    E = dockerkit.start(SHELL)
 
 
 def freezer(pid):
@@ -41,10 +37,10 @@ def freezer(pid):
     raise unittest.SkipTest("there is no group to freeze")
 
 
-class Frozen(sbx.Case):
+class Frozen(dockerkit.Runs, sbx.Case):
     @classmethod
     def setUpClass(cls):
-        cls.settings = {"docker_host": E.socket, "docker_pull": "false", "warm_runners": 1, "cancel_grace_seconds": 1}
+        cls.settings = dockerkit.settings(E, warm_runners=1, cancel_grace_seconds=1)
         super().setUpClass()
 
     def begin(self, **spec):
@@ -62,32 +58,23 @@ class Frozen(sbx.Case):
         with open(path, "w") as f:
             f.write(text)
 
-    def ended(self, run, phase, reason):
-        run.wait(15)
-        doc = run.json()
-        self.assertEqual((doc["phase"], doc["status_reason_code"], doc["exit_code"]), (phase, reason, None), doc["message"])
-
-    def wait_no_container(self):
-        while E.containers():
-            E.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
-
     def all_is_well(self):
         """Also that whoever comes next clears up."""
         after = self.m.run({"runtime": "docker", "base_image": SHELL, "command": ["echo", "ok"]})
         self.assertEqual((after.exit, after.stdout), ("0", b"ok\n"))
-        self.wait_no_container()
+        E.wait_no_container()
 
     def test_paused_and_cancelled(self):
         run, container = self.begin()
         self.pause(container)
         run.ctl("cancel\n")
-        self.ended(run, "killed", "canceled_by_user")
+        self.ended(run, "killed", "canceled_by_user", None)
         self.all_is_well()
 
     def test_paused_beyond_its_time(self):
         run, container = self.begin(timeout_sec=2)
         self.pause(container)
-        self.ended(run, "timed_out", "execution_timeout")
+        self.ended(run, "timed_out", "execution_timeout", None)
         self.all_is_well()
 
     def test_paused_for_a_while(self):
@@ -97,8 +84,7 @@ class Frozen(sbx.Case):
         self.assertEqual(run.status(), "running")
         self.assertEqual(E.call("POST", "/containers/%s/unpause" % container["Id"]).status, 204)
         run.ctl("signal KILL\n")
-        run.wait(15)
-        self.assertEqual((run.json()["phase"], run.json()["exit_code"]), ("failed", 137))
+        self.ended(run, "failed", "nonzero_exit", 137)
         self.all_is_well()
 
     def test_its_group_is_frozen(self):
@@ -107,7 +93,7 @@ class Frozen(sbx.Case):
         group, name, (frozen, _) = freezer(container["State"]["Pid"])
         self.write(os.path.join(group, name), frozen)
         run.ctl("cancel\n")
-        self.ended(run, "killed", "canceled_by_user")
+        self.ended(run, "killed", "canceled_by_user", None)
         self.all_is_well()
 
     def test_its_runner_is_killed(self):
@@ -123,7 +109,7 @@ class Frozen(sbx.Case):
                 owner = os.pidfd_open(int(container["Config"]["Labels"]["sandboxfs.owner"].split("-")[0]))
                 self.addCleanup(os.close, owner)
                 signal.pidfd_send_signal(owner, signal.SIGKILL)
-                self.ended(run, "failed", "runner_lost")
+                self.ended(run, "failed", "runner_lost", None)
                 self.all_is_well()
 
     def test_a_group_above_is_frozen(self):
@@ -137,7 +123,7 @@ class Frozen(sbx.Case):
         self.write(os.path.join(above, name), frozen)
         try:
             run.ctl("cancel\n")
-            self.ended(run, "killed", "canceled_by_user")
+            self.ended(run, "killed", "canceled_by_user", None)
         finally:
             self.write(os.path.join(above, name), thawed)
         self.assertTrue(select.select([died], [], [], 10 * sbx.SLOW)[0], "it lives on")

@@ -10,10 +10,10 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../lib"))
-import engine  # noqa: E402
+import dockerkit  # noqa: E402
 import sbx  # noqa: E402
+from dockerkit import SHELL  # noqa: E402
 
-SHELL = "shell:1"
 UID = 2345
 PYTHON = "/usr/bin/python3"  # one that everybody may execute
 E = None
@@ -52,22 +52,19 @@ def as_user(argv, **kw):
 
 def setUpModule():
     global E
-    why = engine.why_not() or (None if os.access(PYTHON, os.X_OK) else "%s is not there" % PYTHON)
-    if why:
-        raise unittest.SkipTest(why)
+    if not os.access(PYTHON, os.X_OK):
+        raise unittest.SkipTest("%s is not there" % PYTHON)
     for path in (os.path.join(HERE, "../lib/api.py"), sbx.SANDBOXFS):
         if as_user(["test", "-r", path]).returncode:
             raise unittest.SkipTest("an ordinary user cannot read %s" % path)
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
+    E = dockerkit.start(SHELL)
     os.chmod(E.base, 0o711)
     os.chmod(E.socket, 0o666)
-    E.make_image(SHELL, engine.root_with_shell())
 
 
 class User(unittest.TestCase):
     def serve(self, *documents, **settings):
-        settings = {"docker_host": E.socket, "docker_pull": "false", "warm_runners": 1, "cancel_grace_seconds": 1, **settings}
+        settings = dockerkit.settings(E, **{"warm_runners": 1, "cancel_grace_seconds": 1, **settings})
         lib = os.path.join(HERE, "../lib")
         done = as_user([PYTHON, "-c", PROGRAM % (lib, SHELL, SHELL)], input=json.dumps([settings, documents]) + "\n",
                        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60 * sbx.SLOW,

@@ -172,6 +172,11 @@ class At:
         assert len(found) == 1, found
         return self.call("GET", "/containers/%s/json" % found[0]["Id"]).json()
 
+    def wait_no_container(self, others=0):
+        """Until none of ours is left; the end of a run is told before its container is removed."""
+        while len(self.containers()) > others:
+            self.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+
     def wait_event(self, wanted, act, timeout=20):
         """Does act() and waits for an event of the engine that wanted(event) takes."""
         c = UnixConnection(self.socket)
