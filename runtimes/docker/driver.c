@@ -138,6 +138,18 @@ static bool fits(const struct dk_sandbox *sb, const struct rt_plan *p)
 	       sb->limits.tmp_bytes == p->limits.tmp_bytes && sb->limits.nofile >= p->limits.nofile;
 }
 
+/* The name of an image may have come to mean another one meanwhile, or none. An engine that does
+ * not say so is not needed for one that waits. */
+static bool is_current(struct dk_sandbox *sb)
+{
+	struct dk_image now = { .config = NULL };
+	int r = dk_image_get(sb->host, sb->image_name, &now, NULL);
+	bool same = r == 0 ? strcmp(now.id, sb->image.id) == 0 : r != -SBX_E_IMAGE_NOT_FOUND;
+
+	dk_image_clear(&now);
+	return same;
+}
+
 static bool same_limits(const struct rt_limits *a, const struct rt_limits *b)
 {
 	return a->memory_bytes == b->memory_bytes && a->pids == b->pids && a->cpu == b->cpu;
@@ -156,7 +168,7 @@ static int prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_err
 		return r;
 	/* One that was made ahead will do for any network: its namespace is as new as its process 1
 	 * has left it, which does nothing there. */
-	if (sb->image_name && (!fits(sb, p) || !is_alive(sb)))
+	if (sb->image_name && (!fits(sb, p) || !is_alive(sb) || !is_current(sb)))
 		teardown(sb);
 	if (!sb->image_name)
 		r = dk_container_make(sb, p->image_name, l, p, e);

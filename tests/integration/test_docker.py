@@ -436,6 +436,24 @@ class Warm(Case):
             self.ended(run)
             self.assertEqual(run.stdout, b"all the same\n")
 
+    def test_a_name_that_has_moved_to_another_image(self):
+        """A container that was made ahead has the old one."""
+        with open(engine.static_busybox(), "rb") as f:
+            program = f.read()
+
+        def move(text):
+            E.make_image("moves:1", engine.archive(("cat", program, 0o755), ("which", text, 0o644)))
+        move(b"first\n")
+        with sbx.Mount(settings={**self.settings, "docker_default_image": "moves:1"}) as m:
+            for text in (b"first\n", b"second\n"):
+                with open(os.path.join(m.state, "docker/id")) as f:
+                    mine = f.read().strip()
+                while not [c for c in self.waiting() if c["Labels"]["sandboxfs.state"] == mine and c["State"] == "running"]:
+                    E.wait_event(lambda e: e.get("Action") == "start", lambda: None)
+                move(text)
+                run = m.run({"command": ["/cat", "/which"]})
+                self.assertEqual((self.ended(run)["image_digest"], run.stdout), (E.image_id("moves:1"), text))
+
     def test_none_is_left_by_a_door_that_stops(self):
         with sbx.Mount(settings=self.settings) as m:
             self.assertEqual(m.run({"command": ["true"]}).exit, "0")
