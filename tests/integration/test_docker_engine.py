@@ -5,6 +5,7 @@ every stage. All with a real engine, and a door before it where a moment must la
 import contextlib
 import json
 import os
+import re
 import select
 import socket
 import sys
@@ -13,11 +14,13 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
 import dockerkit  # noqa: E402
 import engine  # noqa: E402
 import sbx  # noqa: E402
 from dockerkit import SHELL  # noqa: E402
 
+IN_MOVED_TO = 0x80
 E = None  # the engine of this module
 
 
@@ -319,6 +322,30 @@ class Stages(Case):
         self.assertEqual(len(E.containers()), 1)
         g.release()
         self.wait_no_container()
+
+    def test_what_cannot_be_removed_does_not_hold_up_run_after_run(self):
+        """Who comes next tries, and then it is left alone for a while."""
+        g, m, run = self.begin(b"DELETE")
+        self.ended(run)
+        g.wait_reached()
+        docker = os.path.join(m.state, "docker")
+        with api.watch(docker, IN_MOVED_TO) as ring:  # the note of its runner, which has given up
+            while not [n for n in os.listdir(docker) if n.startswith("left.")]:
+                self.assertTrue(ring(20 * sbx.SLOW))
+
+        def tried():  # by a sweep, which goes by the ids that it is told
+            return len([line for line in g.seen if re.match(rb"DELETE /v[0-9.]+/containers/[0-9a-f]{64}\?", line)])
+        self.ended(self.submit(m, "true"))
+        before = tried()
+        self.assertGreater(before, 0)
+        self.ended(self.submit(m, "true"))
+        self.assertEqual(tried(), before)
+        # A minute later, or so it seems, all of it goes.
+        g.release()
+        os.utime(os.path.join(docker, "slow"), (0, 0))
+        self.ended(self.submit(m, "true"))
+        self.wait_no_container()
+        self.assertNotIn("slow", os.listdir(docker))
 
     def test_runs_of_two_doors_do_not_touch_each_other(self):
         a, b = self.mount(), self.mount()

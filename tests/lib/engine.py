@@ -391,6 +391,7 @@ class Gate:
         self.base = tempfile.mkdtemp(prefix="sbx-gate-")
         self.socket = os.path.join(self.base, "g.sock")
         self.reached, self.free = threading.Event(), threading.Event()
+        self.seen = []  # the first lines of all requests
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.socket)
         self.listener.listen(64)
@@ -417,6 +418,8 @@ class Gate:
                 data = source.recv(65536)
                 if not data:
                     break
+                if requests:
+                    self.seen.append(data.split(b"\r\n", 1)[0])
                 said = self.answer(data) if requests else None
                 if said is not None:
                     source.sendall(said)
