@@ -3,18 +3,36 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/auto.h"
 #include "base/clock.h"
 
-static enum sbx_level max_level = SBX_LOG_INFO;
+static const struct {
+	enum sbx_level level;
+	const char *name;
+} levels[] = {
+	{ SBX_LOG_ERROR, "error" },
+	{ SBX_LOG_WARNING, "warning" },
+	{ SBX_LOG_INFO, "info" },
+	{ SBX_LOG_DEBUG, "debug" },
+};
+
+static atomic_int max_level = SBX_LOG_INFO;
 static const char *program = "sandboxfs";
 
-void sbx_log_set_level(enum sbx_level level)
+bool sbx_log_set_level(const char *name)
 {
-	max_level = level;
+	for (size_t i = 0; i < SBX_COUNT(levels); i++)
+		if (strcmp(levels[i].name, name) == 0) {
+			atomic_store_explicit(&max_level, (int)levels[i].level,
+					      memory_order_relaxed);
+			return true;
+		}
+	return false;
 }
 
 void sbx_log_set_program(const char *name)
@@ -24,16 +42,9 @@ void sbx_log_set_program(const char *name)
 
 static const char *level_name(enum sbx_level level)
 {
-	switch (level) {
-	case SBX_LOG_ERROR:
-		return "error";
-	case SBX_LOG_WARNING:
-		return "warning";
-	case SBX_LOG_INFO:
-		return "info";
-	case SBX_LOG_DEBUG:
-		return "debug";
-	}
+	for (size_t i = 0; i < SBX_COUNT(levels); i++)
+		if (levels[i].level == level)
+			return levels[i].name;
 	return "info";
 }
 
@@ -45,7 +56,7 @@ void sbx_log(enum sbx_level level, const char *fmt, ...)
 	size_t n;
 	int r;
 
-	if (level > max_level)
+	if ((int)level > atomic_load_explicit(&max_level, memory_order_relaxed))
 		return;
 	sbx_time_format(sbx_now_us(), when);
 	r = snprintf(line, sizeof(line), "time=%s level=%s prog=%s pid=%d ", when,

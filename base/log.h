@@ -6,6 +6,8 @@
 #ifndef SBX_BASE_LOG_H
 #define SBX_BASE_LOG_H
 
+#include <stdbool.h>
+
 enum sbx_level {
 	SBX_LOG_ERROR = 3, /* the numbers of syslog(3) */
 	SBX_LOG_WARNING = 4,
@@ -13,8 +15,9 @@ enum sbx_level {
 	SBX_LOG_DEBUG = 7,
 };
 
-/* Lines above this level are dropped. Set once, before threads start. */
-void sbx_log_set_level(enum sbx_level level);
+/* "error", "warning", "info", as at first, or "debug": less important lines are dropped from now
+ * on, in every thread. False: there is no such level. */
+bool sbx_log_set_level(const char *name);
 /* Name shown as prog=; the string must live for ever. */
 void sbx_log_set_program(const char *name);
 /* The message is printf style and should itself be key=value pairs after a first word. */

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "base/auto.h"
+#include "base/log.h"
 #include "base/process.h"
 #include "fsd/options.h"
 #include "orchestrator/unpack.h"
@@ -69,6 +70,8 @@ static int run(const struct fsd_options *o, struct sbx_error *e)
 	int rc = orch_settings_load(o->config, (const char *const *)o->overrides, o->n_overrides,
 				    &st, e);
 
+	if (rc == 0)
+		(void)sbx_log_set_level(st->log_level);
 	if (rc == 0 && o->mode == FSD_IMPORT_IMAGE)
 		rc = import(o, st, e);
 	else if (rc == 0 && o->mode == FSD_REMOVE_IMAGE)

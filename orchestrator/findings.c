@@ -10,10 +10,10 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -30,8 +30,7 @@ enum { PREFLIGHT_TIMEOUT_MS = 20000, PREFLIGHT_MAX = 256 << 10 };
 static int spawn_preflight(const struct orch *o, const struct orch_config *c, int *ret_out,
 			   pid_t *ret_pid)
 {
-	posix_spawn_file_actions_t fa;
-	int p[2], r;
+	int fds[] = { SBX_SPAWN_NULL, -1, SBX_SPAWN_SAME, c->file }, p[2], r;
 	size_t n = 0;
 	sbx_autofree char **argv = calloc(8 + 2 * o->n_overrides, sizeof(*argv));
 
@@ -47,13 +46,8 @@ static int spawn_preflight(const struct orch *o, const struct orch_config *c, in
 		argv[n++] = (char *)(uintptr_t) "-o";
 		argv[n++] = o->overrides[i];
 	}
-	posix_spawn_file_actions_init(&fa);
-	(void)posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-	(void)posix_spawn_file_actions_adddup2(&fa, p[1], 1);
-	(void)posix_spawn_file_actions_adddup2(&fa, c->file, 3);
-	(void)posix_spawn_file_actions_addclosefrom_np(&fa, 4);
-	r = posix_spawn(ret_pid, o->runner, &fa, NULL, argv, environ);
-	posix_spawn_file_actions_destroy(&fa);
+	fds[1] = p[1];
+	r = sbx_spawn(argv, fds, SBX_COUNT(fds), false, ret_pid);
 	close(p[1]);
 	if (r != 0)
 		close(p[0]);

@@ -10,12 +10,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/fs.h"
 #include "base/json.h"
 
@@ -76,33 +76,9 @@ static void add_options(const struct orch *o, struct sbx_buf *out)
 static int spawn(struct orch *o, char **argv, int file, int extra, int out, pid_t *ret)
 {
 	const struct orch_config *c = orch_config(o);
-	/* Above the others, since it may be the number that one of them gets before it. */
-	sbx_autoclose int high = extra >= 0 ? fcntl(extra, F_DUPFD_CLOEXEC, 5) : -1;
-	posix_spawn_file_actions_t fa;
-	posix_spawnattr_t attr;
-	sigset_t none, all;
-	int r;
+	const int fds[] = { file, out, SBX_SPAWN_SAME, c->file, extra };
 
-	if (extra >= 0 && high < 0)
-		return errno;
-	posix_spawn_file_actions_init(&fa);
-	posix_spawnattr_init(&attr);
-	sigemptyset(&none);
-	sigfillset(&all);
-	(void)posix_spawnattr_setsigmask(&attr, &none);
-	(void)posix_spawnattr_setsigdefault(&attr, &all);
-	(void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
-						      POSIX_SPAWN_SETSIGDEF);
-	(void)posix_spawn_file_actions_adddup2(&fa, file, 0);
-	(void)posix_spawn_file_actions_adddup2(&fa, out, 1);
-	(void)posix_spawn_file_actions_adddup2(&fa, c->file, 3);
-	if (extra >= 0)
-		(void)posix_spawn_file_actions_adddup2(&fa, high, 4);
-	(void)posix_spawn_file_actions_addclosefrom_np(&fa, extra >= 0 ? 5 : 4);
-	r = posix_spawn(ret, argv[0], &fa, &attr, argv, environ);
-	posix_spawn_file_actions_destroy(&fa);
-	posix_spawnattr_destroy(&attr);
-	return r;
+	return sbx_spawn(argv, fds, extra >= 0 ? 5 : 4, true, ret);
 }
 
 /* ---- its answer ------------------------------------------------------------------------------ */

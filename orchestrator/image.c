@@ -235,6 +235,7 @@ int orch_image_check(const struct orch_settings *st, const char *state_dir, cons
 		     const char *name, struct sbx_error *e)
 {
 	sbx_autofree char *path = NULL;
+	const struct rt_driver *d;
 	int rc;
 
 	if (!runtime || !*runtime)
@@ -242,8 +243,8 @@ int orch_image_check(const struct orch_settings *st, const char *state_dir, cons
 	if (orch_image_by_name(st, runtime))
 		return check_name(runtime, name, e);
 	rc = orch_image_resolve(st, state_dir, name, &path, e);
-	/* For this runtime the image is a repository. */
-	if (rc == 0 && path && strcmp(runtime, "worktree") == 0)
+	d = rt_driver_find(runtime);
+	if (rc == 0 && path && d && d->image_is_repository)
 		rc = rt_worktree_allowed(st->worktree_allowed_dirs, path, e);
 	return rc;
 }

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/log.h"
 
 static struct orch_config *config_free(struct orch_config *c)
 {
@@ -130,6 +131,7 @@ int orch_reload(struct orch *o, struct sbx_error *e)
 	if (c) {
 		c->older = orch_config(o);
 		atomic_store(&o->config, c);
+		(void)sbx_log_set_level(c->settings->log_level);
 	}
 	pthread_mutex_unlock(&o->reload_lock);
 	if (c)
@@ -171,6 +173,8 @@ static int check_settings(const struct orch *o, struct sbx_error *e)
 	int rc = orch_settings_load(o->config_path, (const char *const *)o->overrides,
 				    o->n_overrides, &s, e);
 
+	if (rc == 0)
+		(void)sbx_log_set_level(s->log_level);
 	orch_settings_free(s);
 	return rc;
 }

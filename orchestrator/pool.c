@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -23,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/crash.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -199,32 +199,9 @@ static char **runner_argv(const struct orch *o)
 static int spawn(const struct orch *o, const struct orch_config *c, int fd, pid_t *ret)
 {
 	sbx_autofree char **argv = runner_argv(o);
-	posix_spawn_file_actions_t fa;
-	posix_spawnattr_t attr;
-	sigset_t none, all;
-	int r;
+	const int fds[] = { SBX_SPAWN_NULL, SBX_SPAWN_NULL, SBX_SPAWN_SAME, fd, c->file };
 
-	if (!argv)
-		return ENOMEM;
-	posix_spawn_file_actions_init(&fa);
-	posix_spawnattr_init(&attr);
-	sigemptyset(&none);
-	sigfillset(&all);
-	(void)posix_spawnattr_setsigmask(&attr, &none);
-	(void)posix_spawnattr_setsigdefault(&attr, &all);
-	(void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
-						      POSIX_SPAWN_SETSIGDEF);
-	(void)posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-	(void)posix_spawn_file_actions_addopen(&fa, 1, "/dev/null", O_WRONLY, 0);
-	(void)posix_spawn_file_actions_adddup2(&fa, fd, 3);
-	(void)posix_spawn_file_actions_adddup2(&fa, c->file, 4);
-	/* Other descriptors of ours are close-on-exec; what a careless library left open is not
-	 * the runner's to keep. */
-	(void)posix_spawn_file_actions_addclosefrom_np(&fa, 5);
-	r = posix_spawn(ret, o->runner, &fa, &attr, argv, environ);
-	posix_spawn_file_actions_destroy(&fa);
-	posix_spawnattr_destroy(&attr);
-	return r;
+	return argv ? sbx_spawn(argv, fds, SBX_COUNT(fds), true, ret) : ENOMEM;
 }
 
 static void start_runner(struct pool *p)

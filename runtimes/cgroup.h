@@ -22,6 +22,7 @@ enum { CG_PATH_SIZE = 1024, CG_NAME_SIZE = 96 };
  * attached to a version 1 hierarchy may be found in the version 2 one. */
 struct cg_layout {
 	char v1[CG__CONTROLLERS][CG_PATH_SIZE];
+	char freezer[CG_PATH_SIZE]; /* of version 1; no leaf has one of its own */
 	char v2[CG_PATH_SIZE];
 };
 

@@ -162,6 +162,8 @@ void cg_layout_parse(const char *self_cgroup, const char *mountinfo, const char 
 		if (own_group(self_cgroup, controller_names[c], &own))
 			find_dir(mountinfo, "cgroup", controller_names[c], group ? given : own,
 				 ret->v1[c]);
+	if (own_group(self_cgroup, "freezer", &own))
+		find_dir(mountinfo, "cgroup", "freezer", group ? given : own, ret->freezer);
 	if (own_group(self_cgroup, NULL, &own))
 		find_dir(mountinfo, "cgroup2", NULL, group ? given : own, ret->v2);
 }

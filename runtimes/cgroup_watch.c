@@ -43,12 +43,16 @@ void cg_watch_open(struct cg_watch *w, pid_t pid)
 			       *v1 ? files[f].v1 : files[f].v2);
 		w->fd[f] = open(path, O_RDONLY | O_CLOEXEC);
 	}
+	(void)snprintf(path, sizeof(path), "%s/freezer.state", l->freezer);
+	if (*l->freezer)
+		w->freezer = open(path, O_WRONLY | O_CLOEXEC);
 }
 
 void cg_watch_close(struct cg_watch *w)
 {
 	for (int f = 0; f < CG_WATCH__COUNT; f++)
 		sbx_closep(&w->fd[f]);
+	sbx_closep(&w->freezer);
 }
 
 /* The number behind one of the keys at the start of a line, or the first one. */
@@ -119,4 +123,11 @@ bool cg_watch_events(struct cg_watch *w, bool *ret_oom, bool *ret_pids)
 	*ret_oom = oom > 0;
 	*ret_pids = pids > 0;
 	return true;
+}
+
+bool cg_watch_thaw(struct cg_watch *w)
+{
+	static const char thawed[] = "THAWED";
+
+	return w->freezer >= 0 && write(w->freezer, thawed, sizeof(thawed) - 1) > 0;
 }

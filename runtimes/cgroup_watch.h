@@ -21,11 +21,12 @@ enum cg_watch_file {
 
 struct cg_watch {
 	int fd[CG_WATCH__COUNT]; /* owned; -1: there is no such file */
+	int freezer;		 /* owned; for writing; -1: none, or not for us to write */
 	uint64_t cpu_us;	 /* used before the watch began */
 };
 #define CG_WATCH_INIT                                                                              \
 	{                                                                                          \
-		.fd = { -1, -1, -1, -1, -1 }                                                       \
+		.fd = { -1, -1, -1, -1, -1 }, .freezer = -1                                        \
 	}
 
 /* What cannot be opened stays unknown, and is no error. */
@@ -37,5 +38,9 @@ void cg_watch_mark(struct cg_watch *w);
 bool cg_watch_usage(struct cg_watch *w, struct cg_usage *ret);
 /* As above. Has the kernel killed for memory; has a fork been refused. */
 bool cg_watch_events(struct cg_watch *w, bool *ret_oom, bool *ret_pids);
+/* Lets a group of version 1 go on that somebody has frozen: what is killed in there would only die
+ * when it is thawed. (In version 2 it dies at once.) False: there is no such group, or it is not
+ * for us to do. One above it may be frozen as well. */
+bool cg_watch_thaw(struct cg_watch *w);
 
 #endif

@@ -184,6 +184,9 @@ struct rt_driver {
 	bool may_stock;
 	/* It finds images itself: a plan has an image_name and no image_path. */
 	bool images_by_name;
+	/* What a run has as its image is a git repository: where it lies must be allowed, see
+	 * rt_worktree_allowed(). */
+	bool image_is_repository;
 
 	/* Required. Tries the thing itself, with a time limit of its own (a few seconds),
 	 * and leaves nothing behind. Always fills *out. */

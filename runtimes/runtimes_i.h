@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "base/error.h"
@@ -12,6 +13,25 @@
 
 /* preflight.c: of a sandbox that is only tried. */
 extern const struct rt_limits rt_preflight_limits;
+
+/* How many files and directories a tmpfs for temporary files may have, with this many bytes; its
+ * root not counted. */
+enum { RT_TMP_INODES_MIN = 1024, RT_TMP_BYTES_PER_INODE = 4096 };
+static inline int64_t rt_tmp_inodes(int64_t bytes)
+{
+	int64_t n = bytes / RT_TMP_BYTES_PER_INODE;
+
+	return n < RT_TMP_INODES_MIN ? RT_TMP_INODES_MIN : n;
+}
+
+/*
+ * said.c: text of a program outside (an engine, git), made fit for a message that leaves through a
+ * door: one line of valid UTF-8 without control characters, at most size-1 bytes, "..." at the end
+ * of what was cut; without the names, passwords and queries of addresses, and without the path
+ * `dir`, the state directory (NULL: none). size > 4.
+ */
+enum { RT_SAID_SIZE = 400 };
+void rt_said(const char *dir, const char *said, char *out, size_t size);
 
 /* reasons.c: the table's own string that equals raw[0..len), or NULL. */
 const char *rt_reason_literal(const char *raw, size_t len);

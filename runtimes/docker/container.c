@@ -14,6 +14,7 @@
 #include "base/auto.h"
 #include "base/crash.h"
 #include "base/fs.h"
+#include "runtimes/runtimes_i.h"
 
 enum { LABEL_MAX = 4096 };
 
@@ -52,17 +53,20 @@ static int post(struct dk_sandbox *sb, const char *verb, const char *body, uint3
 /* ---- making ---------------------------------------------------------------------------------- */
 
 /* A warning is a limit that the engine has dropped. */
-static int check_warnings(const struct rt_limits *l, const struct dk_answer *a, struct sbx_error *e)
+static int check_warnings(const struct dk_sandbox *sb, const struct rt_limits *l,
+			  const struct dk_answer *a, struct sbx_error *e)
 {
 	struct json_object *o = dk_answer_json(a), *list = NULL;
+	char said[RT_SAID_SIZE];
 	const char *text;
 	int r = 0;
 
 	if (l->strict && json_object_object_get_ex(o, "Warnings", &list) &&
 	    json_object_is_type(list, json_type_array) && json_object_array_length(list) > 0) {
 		text = json_object_get_string(json_object_array_get_idx(list, 0));
+		rt_said(sb->host->state_dir, text ? text : "", said, sizeof(said));
 		r = sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
-			     "the engine does not enforce what it was asked to: %.300s", text);
+			     "the engine does not enforce what it was asked to: %s", said);
 	}
 	json_object_put(o);
 	return r;
@@ -109,7 +113,7 @@ static int create(struct dk_sandbox *sb, const struct rt_limits *limits, const s
 		return dk_refused(sb->host, &a, refusal(sb, &a), e, "create the container");
 	}
 	crash_point("docker_created");
-	return check_warnings(limits, &a, e);
+	return check_warnings(sb, limits, &a, e);
 }
 
 static int start(struct dk_sandbox *sb, struct sbx_error *e)
@@ -191,7 +195,7 @@ int dk_container_limit(struct dk_sandbox *sb, const struct rt_limits *l, struct 
 		return dk_refused(sb->host, &a, SBX_E_RUNTIME_ERROR, e,
 				  "change the limits of the container");
 	sb->limits = *l;
-	return check_warnings(l, &a, e);
+	return check_warnings(sb, l, &a, e);
 }
 
 /* ---- removing -------------------------------------------------------------------------------- */
@@ -227,6 +231,7 @@ void dk_container_remove(struct dk_sandbox *sb)
 	bool gone = !sb->created, settled = true;
 
 	/* Process 1 ends with either of these, also when nobody removes the container. */
+	(void)cg_watch_thaw(&sb->watch);
 	if (sb->pidfd >= 0)
 		(void)syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0);
 	sbx_closep(&sb->sock);

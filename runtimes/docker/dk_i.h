@@ -34,7 +34,7 @@ enum {
 	DK_NAME_MAX = 160,
 	DK_ID_MAX = 128,
 	DK_VERSION_MAX = 64,
-	DK_TMP_BYTES = 64 << 20, /* of /tmp, and of each directory that the image calls a volume */
+	DK_VOLUME_BYTES = 64 << 20, /* of each directory that the image calls a volume */
 	DK_SECCOMP_MAX = 128 << 10,
 	DK_COMMAND_OOM_SCORE = 500, /* process 1 has 0, and goes last */
 };
@@ -168,6 +168,9 @@ struct dk_sandbox {
 	bool over;	  /* the end is known */
 	bool asked;	  /* the engine was asked how it ended */
 	bool killed;	  /* by us, for certain */
+	bool given_up;	  /* it was killed, and does not die */
+	int clock;	  /* once it was killed: when to try again */
+	size_t tries;	  /* so far */
 	uint64_t signals; /* bit n-1: signal n was sent */
 	char runtime_version[DK_VERSION_MAX];
 	uint32_t remove_ms; /* the longest that its removal may take */
@@ -206,6 +209,16 @@ int dk_fill(struct dk_sandbox *sb, const struct rt_plan *p, struct sbx_error *e)
 bool dk_tell(struct dk_sandbox *sb, const struct dk_msg *m);
 /* Waits for one message. */
 int dk_await(struct dk_sandbox *sb, struct dk_msg *ret, int64_t limit_ms, struct sbx_error *e);
+
+/* ---- end.c ----------------------------------------------------------------------------------- */
+
+/* Keeps what the groups say now: they may be gone when the end is known. */
+void dk_look(struct dk_sandbox *sb);
+/* Ends a container that executes. Its end is told within ten seconds, also when it is frozen by
+ * somebody whom we cannot overrule: then it dies when that one lets go. */
+void dk_kill(struct dk_sandbox *sb);
+/* See reap of struct rt_driver. */
+bool dk_reap(struct rt_sandbox *s, struct rt_exit *out);
 
 /* ---- network.c ------------------------------------------------------------------------------- */
 

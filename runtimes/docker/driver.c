@@ -39,6 +39,7 @@ void dk_sandbox_init(struct dk_sandbox *sb, const struct rt_host *host)
 				   .pidfd = -1,
 				   .watch = CG_WATCH_INIT,
 				   .exit = -1,
+				   .clock = -1,
 				   .in = -1,
 				   .out = -1,
 				   .err = -1,
@@ -48,7 +49,8 @@ void dk_sandbox_init(struct dk_sandbox *sb, const struct rt_host *host)
 static void teardown(struct dk_sandbox *sb)
 {
 	const struct rt_host *host = sb->host;
-	int *fds[] = { &sb->pidfd, &sb->exit, &sb->in, &sb->out, &sb->err, &sb->workspace };
+	int *fds[] = { &sb->pidfd, &sb->exit,  &sb->in,	      &sb->out,
+		       &sb->err,   &sb->clock, &sb->workspace };
 
 	dk_container_remove(sb);
 	(void)egress_close(sbx_steal(&sb->egress));
@@ -133,7 +135,19 @@ static bool fits(const struct dk_sandbox *sb, const struct rt_plan *p)
 	       p->workspace_fd < 0 && !sb->has_session &&
 	       sb->limits.workspace_bytes == p->limits.workspace_bytes &&
 	       sb->limits.workspace_inodes == p->limits.workspace_inodes &&
-	       sb->limits.nofile >= p->limits.nofile;
+	       sb->limits.tmp_bytes == p->limits.tmp_bytes && sb->limits.nofile >= p->limits.nofile;
+}
+
+/* The name of an image may have come to mean another one meanwhile, or none. An engine that does
+ * not say so is not needed for one that waits. */
+static bool is_current(struct dk_sandbox *sb)
+{
+	struct dk_image now = { .config = NULL };
+	int r = dk_image_get(sb->host, sb->image_name, &now, NULL);
+	bool same = r == 0 ? strcmp(now.id, sb->image.id) == 0 : r != -SBX_E_IMAGE_NOT_FOUND;
+
+	dk_image_clear(&now);
+	return same;
 }
 
 static bool same_limits(const struct rt_limits *a, const struct rt_limits *b)
@@ -154,7 +168,7 @@ static int prepare(struct rt_sandbox *s, const struct rt_plan *p, struct sbx_err
 		return r;
 	/* One that was made ahead will do for any network: its namespace is as new as its process 1
 	 * has left it, which does nothing there. */
-	if (sb->image_name && (!fits(sb, p) || !is_alive(sb)))
+	if (sb->image_name && (!fits(sb, p) || !is_alive(sb) || !is_current(sb)))
 		teardown(sb);
 	if (!sb->image_name)
 		r = dk_container_make(sb, p->image_name, l, p, e);
@@ -230,22 +244,6 @@ static int start(struct rt_sandbox *s, struct rt_fds *ret, struct sbx_error *e)
 	return 0;
 }
 
-/* What the groups say now: they may be gone when the end is known. */
-static void look(struct dk_sandbox *sb)
-{
-	struct cg_usage u = { 0 };
-	bool oom = false, pids = false;
-
-	if (cg_watch_usage(&sb->watch, &u)) {
-		sb->end.cpu_us = u.cpu_us;
-		sb->end.peak_bytes = u.peak_bytes;
-	}
-	if (cg_watch_events(&sb->watch, &oom, &pids)) {
-		sb->end.oom |= oom;
-		sb->end.pids_hit |= pids;
-	}
-}
-
 static int send_signal(struct rt_sandbox *s, enum rt_signal_scope scope, int sig)
 {
 	struct dk_sandbox *sb = of(s);
@@ -256,12 +254,8 @@ static int send_signal(struct rt_sandbox *s, enum rt_signal_scope scope, int sig
 	if (sig < 1 || sig >= NSIG)
 		return -EINVAL;
 	if (sig == SIGKILL && scope == RT_SIGNAL_ALL) {
-		look(sb);
-		sb->killed = true;
-		/* Past process 1, which the kernel lets nothing survive. Where that is not for us
-		 * to do, process 1 does it, and by its own end when we close the socket. */
-		if (syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0) == 0)
-			return 0;
+		dk_kill(sb);
+		return 0;
 	}
 	if (!dk_tell(sb, &m))
 		return -ESRCH;
@@ -273,105 +267,9 @@ static void usage(struct rt_sandbox *s, uint64_t *cpu_us, uint64_t *peak_bytes)
 {
 	struct dk_sandbox *sb = of(s);
 
-	look(sb);
+	dk_look(sb);
 	*cpu_us = sb->end.cpu_us;
 	*peak_bytes = sb->end.peak_bytes;
-}
-
-/* ---- ending ---------------------------------------------------------------------------------- */
-
-/* Process 1 is gone without a word, and so are the groups: was it for memory? The engine knows.
- * The answer is waited for by the descriptor that the runner polls. */
-static bool ask_engine(struct dk_sandbox *sb)
-{
-	char name[DK_NAME_MAX], path[DK_NAME_MAX + 64];
-	struct dk_ask ask = { .method = DK_GET, .path = path, .limit_ms = DK_SMALL_MS };
-	struct epoll_event ev = { .events = EPOLLIN };
-
-	if (dk_container_name(sb->host, sb->place.name, name, NULL) < 0)
-		return false;
-	(void)snprintf(path, sizeof(path), "/containers/%s/json", name);
-	sb->asked = dk_engine_fd() >= 0 && dk_post(sb->host, &ask, NULL) == 0;
-	ev.data.fd = dk_engine_fd();
-	return sb->asked && epoll_ctl(sb->exit, EPOLL_CTL_ADD, dk_engine_fd(), &ev) == 0;
-}
-
-/* True: the engine has said it, or never will. */
-static bool engine_told(struct dk_sandbox *sb)
-{
-	dk_autoanswer a = DK_ANSWER_INIT;
-	struct json_object *o, *state = NULL, *oom = NULL;
-	int fd = dk_engine_fd(), r = dk_take(&a, NULL);
-
-	if (r == 0)
-		return false;
-	if (fd >= 0 && dk_engine_fd() == fd)
-		(void)epoll_ctl(sb->exit, EPOLL_CTL_DEL, fd, NULL);
-	o = r > 0 && a.status == 200 ? dk_answer_json(&a) : NULL;
-	if (json_object_object_get_ex(o, "State", &state) &&
-	    json_object_object_get_ex(state, "OOMKilled", &oom))
-		sb->end.oom |= json_object_get_boolean(oom);
-	json_object_put(o);
-	return true;
-}
-
-/* Has the end come by the death of process 1? */
-static bool died(struct dk_sandbox *sb)
-{
-	struct pollfd p = { .fd = sb->pidfd, .events = POLLIN };
-	bool oom, pids;
-
-	if (sb->asked)
-		return engine_told(sb);
-	look(sb);
-	/* Its sockets close before the kernel has ended the others. */
-	if (poll(&p, 1, 0) <= 0)
-		return false;
-	(void)epoll_ctl(sb->exit, EPOLL_CTL_DEL, sb->pidfd, NULL);
-	sb->end.lost = !sb->killed;
-	sb->end.status = SIGKILL;
-	if (sb->end.lost && !cg_watch_events(&sb->watch, &oom, &pids))
-		return !ask_engine(sb);
-	return true;
-}
-
-static bool ended(struct dk_sandbox *sb)
-{
-	struct dk_msg m;
-	ssize_t n = sb->asked ? 0 : recv(sb->sock, &m, sizeof(m), MSG_DONTWAIT);
-
-	if (n == (ssize_t)sizeof(m) && m.op == DK_END) {
-		sb->end.status = m.err;
-		look(sb);
-		return true;
-	}
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return false;
-	/* Only the pidfd tells from now on. */
-	(void)epoll_ctl(sb->exit, EPOLL_CTL_DEL, sb->sock, NULL);
-	return died(sb);
-}
-
-static bool reap(struct rt_sandbox *s, struct rt_exit *out)
-{
-	struct dk_sandbox *sb = of(s);
-	struct rt_exit *x = &sb->end;
-
-	if (!sb->over) {
-		if (!sb->started || !ended(sb))
-			return false;
-		sb->over = true;
-		x->killed_by_us =
-			sb->killed || (!x->lost && WIFSIGNALED(x->status) &&
-				       (sb->signals & UINT64_C(1) << (WTERMSIG(x->status) - 1)));
-		x->has_egress = sb->egress;
-		if (sb->egress) {
-			egress_count(sb->egress, &x->egress);
-			x->egress_list = egress_list(sb->egress);
-		}
-	}
-	*out = *x;
-	return true;
 }
 
 const struct rt_driver rt_docker = {
@@ -382,7 +280,7 @@ const struct rt_driver rt_docker = {
 	.prepare = prepare,
 	.start = start,
 	.signal = send_signal,
-	.reap = reap,
+	.reap = dk_reap,
 	.usage = usage,
 	.facts = facts,
 	.destroy = destroy,

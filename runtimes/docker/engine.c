@@ -4,10 +4,8 @@
 #include "runtimes/docker/dk_i.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +15,10 @@
 
 #include <json-c/json.h>
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/fs.h"
+#include "runtimes/runtimes_i.h"
 #include "runtimes/waiting_i.h"
 
 enum {
@@ -120,27 +120,11 @@ void dk_engine_close(void)
 /* The socket on descriptor 3, and nothing else besides standard error. */
 static int spawn_helper(const char *program, const char *socket, int end)
 {
-	char *const argv[] = { (char *)(uintptr_t) "sandbox-engine", (char *)(uintptr_t)socket,
-			       NULL };
-	posix_spawn_file_actions_t fa;
-	posix_spawnattr_t attr;
-	sigset_t none, all;
-	int r;
+	const int fds[] = { SBX_SPAWN_NULL, SBX_SPAWN_NULL, SBX_SPAWN_SAME, end };
+	char *const argv[] = { (char *)(uintptr_t)program, (char *)(uintptr_t)socket, NULL };
+	int r = sbx_spawn(argv, fds, SBX_COUNT(fds), false, &eng.pid);
 
-	sigemptyset(&none);
-	sigfillset(&all);
-	posix_spawn_file_actions_init(&fa);
-	posix_spawnattr_init(&attr);
-	(void)posix_spawnattr_setsigmask(&attr, &none);
-	(void)posix_spawnattr_setsigdefault(&attr, &all);
-	(void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	(void)posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-	(void)posix_spawn_file_actions_addopen(&fa, 1, "/dev/null", O_WRONLY, 0);
-	(void)posix_spawn_file_actions_adddup2(&fa, end, DK_HELPER_SOCKET);
-	(void)posix_spawn_file_actions_addclosefrom_np(&fa, DK_HELPER_SOCKET + 1);
-	r = posix_spawn(&eng.pid, program, &fa, &attr, argv, environ);
-	posix_spawn_file_actions_destroy(&fa);
-	posix_spawnattr_destroy(&attr);
+	_Static_assert(SBX_COUNT(fds) == DK_HELPER_SOCKET + 1, "it is the last one");
 	if (r != 0)
 		eng.pid = 0;
 	return r;
@@ -163,12 +147,10 @@ static int start_helper(const struct rt_host *host, struct sbx_error *e)
 				sizeof(eng.socket) - 1);
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		return sbx_fail_errno(e, SBX_E_RUNTIME_UNAVAILABLE, errno, "cannot make a socket");
-	/* Clear of the number that the child gets, which dup2 onto itself would leave to close. */
-	end = fcntl(pair[1], F_DUPFD_CLOEXEC, DK_HELPER_SOCKET + 1);
-	(void)close(pair[1]);
+	end = pair[1];
 	eng.sock = pair[0];
 	eng.serial = 0;
-	r = end < 0 ? errno : spawn_helper(program, socket, end);
+	r = spawn_helper(program, socket, end);
 	if (r != 0) {
 		dk_engine_close();
 		return sbx_fail_errno(e, SBX_E_RUNTIME_UNAVAILABLE, r, "cannot run sandbox-engine");
@@ -227,12 +209,22 @@ static void drop_answer(size_t len)
 	eng.in.len -= len;
 }
 
+/* As the helper has it from its library. */
+static int no_answer(const char *why, size_t len, struct sbx_error *e)
+{
+	char text[RT_SAID_SIZE], message[RT_SAID_SIZE];
+
+	(void)snprintf(text, sizeof(text), "%.*s", (int)(len < sizeof(text) ? len : sizeof(text)),
+		       why);
+	rt_said(NULL, text, message, sizeof(message));
+	return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE, "the engine: %s", message);
+}
+
 static int give_answer(const struct dk_answer_head *h, const char *body, struct dk_answer *ret,
 		       struct sbx_error *e)
 {
 	if (h->status == 0)
-		return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE, "the engine: %.*s",
-				(int)(h->body_size < 200 ? h->body_size : 200), body);
+		return no_answer(body, h->body_size, e);
 	sbx_buf_free(&ret->body);
 	ret->body = (struct sbx_buf)SBX_BUF_INIT(DK_BODY_MAX);
 	ret->status = h->status;
@@ -353,32 +345,13 @@ const char *dk_text(struct json_object *o, const char *name)
 		       : "";
 }
 
-/* The message leaves through a door: paths of the service stay here, and lines are one. */
-static void clean_message(const struct rt_host *host, const char *text, char out[400])
-{
-	size_t dir = host->state_dir ? strlen(host->state_dir) : 0, n = 0;
-
-	while (*text && n < 399) {
-		if (dir && strncmp(text, host->state_dir, dir) == 0) {
-			n += (size_t)snprintf(out + n, 400 - n, "(state)");
-			if (n > 399)
-				n = 399;
-			text += dir;
-			continue;
-		}
-		out[n++] = (unsigned char)*text < ' ' ? ' ' : *text;
-		text++;
-	}
-	out[n] = '\0';
-}
-
 int dk_refused(const struct rt_host *host, const struct dk_answer *a, enum sbx_code code,
 	       struct sbx_error *e, const char *what)
 {
 	struct json_object *o = dk_answer_json(a);
-	char message[400];
+	char message[RT_SAID_SIZE];
 
-	clean_message(host, dk_text(o, "message"), message);
+	rt_said(host->state_dir, dk_text(o, "message"), message, sizeof(message));
 	json_object_put(o);
 	if (!message[0])
 		return sbx_fail(e, code, "cannot %s: the engine answers with status %u", what,
@@ -427,7 +400,7 @@ static int negotiate(struct json_object *o, struct sbx_error *e)
 				oldest, newest, API_OLDEST, API_NEWEST);
 	(void)snprintf(eng.api, sizeof(eng.api), "1.%d", newest < API_NEWEST ? newest : API_NEWEST);
 	eng.podman = is_podman(o);
-	(void)snprintf(eng.version, sizeof(eng.version), "%s", dk_text(o, "Version"));
+	rt_said(NULL, dk_text(o, "Version"), eng.version, sizeof(eng.version));
 	return 0;
 }
 

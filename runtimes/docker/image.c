@@ -8,6 +8,7 @@
 #include <json-c/json.h>
 
 #include "base/auto.h"
+#include "runtimes/runtimes_i.h"
 
 enum { IMAGE_NAME_MAX = 512, ENCODED_MAX = 3 * IMAGE_NAME_MAX + 8, MS_MAX = 2000000000 };
 
@@ -55,7 +56,7 @@ static int inspect(const struct rt_host *host, const char *name, struct dk_image
 	if (a.status != 200)
 		return dk_refused(host, &a, SBX_E_RUNTIME_ERROR, e, "look at the image");
 	o = dk_answer_json(&a);
-	(void)snprintf(ret->id, sizeof(ret->id), "%s", dk_text(o, "Id"));
+	rt_said(NULL, dk_text(o, "Id"), ret->id, sizeof(ret->id));
 	if (json_object_object_get_ex(o, "Config", &config))
 		ret->config = json_object_get(config);
 	json_object_put(o);
@@ -66,7 +67,8 @@ static int inspect(const struct rt_host *host, const char *name, struct dk_image
 
 /* The last line of the progress that names an error; "" when there is none. The status of the
  * answer is 200 whatever happens. */
-static void pull_error(const struct dk_answer *a, char *out, size_t size)
+static void pull_error(const struct rt_host *host, const struct dk_answer *a,
+		       char out[RT_SAID_SIZE])
 {
 	char *rest = a->body.data, *line;
 
@@ -76,7 +78,7 @@ static void pull_error(const struct dk_answer *a, char *out, size_t size)
 		const char *text = dk_text(o, "error");
 
 		if (*text)
-			(void)snprintf(out, size, "%s", text);
+			rt_said(host->state_dir, text, out, RT_SAID_SIZE);
 		json_object_put(o);
 	}
 }
@@ -91,7 +93,7 @@ static bool has_tag(const char *name)
 
 static int pull(const struct rt_host *host, const char *name, struct sbx_error *e)
 {
-	char encoded[ENCODED_MAX], path[ENCODED_MAX + 64], error[300];
+	char encoded[ENCODED_MAX], path[ENCODED_MAX + 64], error[RT_SAID_SIZE];
 	int64_t ms = dk_settings(host)->pull_timeout_sec * 1000;
 	struct dk_ask ask = { .method = DK_POST,
 			      .path = path,
@@ -109,7 +111,7 @@ static int pull(const struct rt_host *host, const char *name, struct sbx_error *
 		return r == -SBX_E_INTERRUPTED ? r : sbx_error_wrap(e, r, "cannot fetch the image");
 	if (a.status != 200)
 		return dk_refused(host, &a, SBX_E_IMAGE_NOT_FOUND, e, "fetch the image");
-	pull_error(&a, error, sizeof(error));
+	pull_error(host, &a, error);
 	return error[0] ? sbx_fail(e, SBX_E_IMAGE_NOT_FOUND, "cannot fetch the image: %s", error)
 			: 0;
 }

@@ -14,6 +14,7 @@
 
 #include "base/auto.h"
 #include "base/fs.h"
+#include "runtimes/runtimes_i.h"
 
 #define NANO	   1e9
 #define LEAST_CPUS 0.01 /* the engine takes no fewer */
@@ -150,6 +151,12 @@ static void add_bind(struct json_object *mounts, const char *source, const char 
 	(void)json_object_array_add(mounts, m);
 }
 
+/* 0 would mean no limit at all, or what the engine thinks is right. */
+static int64_t at_least_1(int64_t n)
+{
+	return n < 1 ? 1 : n;
+}
+
 /* Podman takes neither an owner nor a number of inodes. Inodes are memory, so that the limit of the
  * container holds for them in any case; and whoever is in the container is its one user. */
 static void add_tmpfs(struct json_object *tmpfs, const char *target, int64_t bytes, int64_t inodes,
@@ -159,11 +166,11 @@ static void add_tmpfs(struct json_object *tmpfs, const char *target, int64_t byt
 
 	if (dk_engine_is_podman())
 		(void)snprintf(options, sizeof(options), "rw,nosuid,nodev,exec,size=%lld,mode=1777",
-			       (long long)bytes);
+			       (long long)at_least_1(bytes));
 	else
 		(void)snprintf(options, sizeof(options),
-			       "rw,nosuid,nodev,exec,size=%lld,nr_inodes=%lld,%s", (long long)bytes,
-			       (long long)inodes, owner);
+			       "rw,nosuid,nodev,exec,size=%lld,nr_inodes=%lld,%s",
+			       (long long)at_least_1(bytes), (long long)at_least_1(inodes), owner);
 	put_text(tmpfs, target, options);
 }
 
@@ -204,8 +211,8 @@ static void cover_volumes(const struct dk_sandbox *sb, struct json_object *tmpfs
 		clean(path, plain);
 		if (!json_object_object_get_ex(tmpfs, plain, NULL) &&
 		    strcmp(plain, "/workspace") != 0)
-			add_tmpfs(tmpfs, *plain ? plain : path, DK_TMP_BYTES, DK_TMP_BYTES / 4096,
-				  "mode=1777");
+			add_tmpfs(tmpfs, *plain ? plain : path, DK_VOLUME_BYTES,
+				  rt_tmp_inodes(DK_VOLUME_BYTES), "mode=1777");
 	}
 }
 
@@ -223,11 +230,11 @@ static void file_systems(const struct dk_sandbox *sb, const char *start, const s
 		add_bind(mounts, sb->place.workspace, "/workspace", false);
 	else /* one more inode, for its root */
 		add_tmpfs(tmpfs, "/workspace", l->workspace_bytes, l->workspace_inodes + 1, owner);
-	add_tmpfs(tmpfs, "/tmp", DK_TMP_BYTES, DK_TMP_BYTES / 4096, "mode=1777");
+	add_tmpfs(tmpfs, "/tmp", l->tmp_bytes, rt_tmp_inodes(l->tmp_bytes) + 1, "mode=1777");
 	cover_volumes(sb, tmpfs);
 	put(config, "Mounts", mounts);
 	put(config, "Tmpfs", tmpfs);
-	put_int(config, "ShmSize", DK_TMP_BYTES);
+	put_int(config, "ShmSize", at_least_1(l->tmp_bytes));
 	put_bool(config, "ReadonlyRootfs", true);
 }
 

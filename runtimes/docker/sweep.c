@@ -25,7 +25,12 @@ enum {
 	SWEEP_SECONDS = 15,  /* for all of it; the next sweep goes on */
 	SETTLE_SECONDS = 60, /* an engine may still be making what a dead runner has asked for */
 	GONE_MAX = 1024,
+	REMOVE_MS = 5000,   /* for each of them: a run may be waiting behind it */
+	SLOW_MS = 2000,	    /* an attempt that fails after so long would hold up run after run */
+	RETRY_SECONDS = 60, /* and is not made again so soon */
 };
+
+static const char slow_file[] = "slow"; /* when that was, for all runners */
 
 /* A container's, by its label: its owner is dead, or has left a note that it could not remove it.
  */
@@ -117,11 +122,16 @@ static bool has_our_name(const struct rt_host *host, struct json_object *o, cons
 	return false;
 }
 
+static bool slow_since(int64_t began_us)
+{
+	return sbx_boot_us() - began_us > SLOW_MS * INT64_C(1000);
+}
+
 /* True: there is none of a dead owner left, as far as the engine knows. */
 static bool remove_all(const struct rt_host *host, int dir, struct json_object *containers)
 {
-	int64_t until = sbx_boot_us() + SWEEP_SECONDS * SBX_SECOND_US;
-	bool all = true;
+	int64_t until = sbx_boot_us() + SWEEP_SECONDS * SBX_SECOND_US, began;
+	bool all = true, gone;
 
 	for (size_t i = 0; i < json_object_array_length(containers); i++) {
 		struct json_object *o = json_object_array_get_idx(containers, i), *labels = NULL;
@@ -132,7 +142,11 @@ static bool remove_all(const struct rt_host *host, int dir, struct json_object *
 		if (!*id || strlen(id) >= DK_ID_MAX || !is_gone(dir, owner) ||
 		    !has_our_name(host, o, owner))
 			continue;
-		all &= sbx_boot_us() < until && dk_container_gone(host, id, DK_SMALL_MS);
+		began = sbx_boot_us();
+		gone = began < until && dk_container_gone(host, id, REMOVE_MS);
+		all &= gone;
+		if (!gone && slow_since(began))
+			break; /* the others would not go, either, or take as long */
 	}
 	return all;
 }
@@ -151,6 +165,39 @@ static bool ask_and_remove(const struct rt_host *host, int dir)
 	if (!was_open)
 		dk_engine_close();
 	return all;
+}
+
+/* ---- when ------------------------------------------------------------------------------------ */
+
+static bool was_slow(int dir)
+{
+	struct stat st;
+	int64_t age;
+
+	if (fstatat(dir, slow_file, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return false;
+	age = sbx_now_us() - st.st_mtim.tv_sec * SBX_SECOND_US;
+	return age >= 0 && age < RETRY_SECONDS * SBX_SECOND_US;
+}
+
+/* Somebody may have frozen a container, or the engine hangs. */
+static bool try_now(const struct rt_host *host, int dir)
+{
+	int64_t began = sbx_boot_us();
+	sbx_autoclose int fd = -1;
+	bool all;
+
+	if (was_slow(dir))
+		return false;
+	all = ask_and_remove(host, dir);
+	if (all || !slow_since(began)) {
+		(void)unlinkat(dir, slow_file, 0);
+		return all;
+	}
+	fd = openat(dir, slow_file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		(void)futimens(fd, NULL);
+	return false;
 }
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -181,7 +228,7 @@ void dk_sweep(const struct rt_host *host)
 		return;
 	for (size_t i = 0; i < n; i++)
 		unmount(host, names[i]);
-	all = ask_and_remove(host, dir);
+	all = try_now(host, dir);
 	for (size_t i = 0; i < n; i++) {
 		if (all && is_settled(dir, names[i]))
 			(void)sbx_remove_tree(dir, names[i]);

@@ -14,20 +14,17 @@
 #include "base/auto.h"
 #include "base/fs.h"
 #include "runtimes/inside_i.h"
+#include "runtimes/runtimes_i.h"
 
 enum {
 	COPY_SIZE = 64 << 10,
-	TMP_INODES_MIN = 1024,
-	TMP_BYTES_PER_INODE = 4096,
 };
 
 static int resize_areas(const struct ns_fill *f, struct ns_root *root, struct ns_reply *r)
 {
-	int64_t tmp_inodes = f->tmp_bytes / TMP_BYTES_PER_INODE;
+	int64_t tmp_inodes = rt_tmp_inodes(f->tmp_bytes);
 	struct ns_tmpfs sizes[NS_AREA__COUNT];
 
-	if (tmp_inodes < TMP_INODES_MIN)
-		tmp_inodes = TMP_INODES_MIN;
 	for (int a = 0; a < NS_AREA__COUNT; a++) {
 		bool workspace = a == NS_AREA_WORKSPACE;
 

@@ -236,6 +236,7 @@ static int open_all(struct runner *r, const struct args *a, struct sbx_error *e)
 
 	if (rc < 0)
 		return rc;
+	(void)sbx_log_set_level(r->settings->log_level);
 	fill_host(r, a);
 	if (a->preflight)
 		return 0;

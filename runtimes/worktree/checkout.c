@@ -20,12 +20,13 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "runtimes/runtimes_i.h"
 #include "runtimes/waiting_i.h"
 
 enum {
 	READ_CHUNK = 64 << 10,
 	SAID_MAX = 2048,	   /* of what git says about a failure */
-	WORD_MAX = 160,		   /* and of that in an error */
+	WORD_SIZE = 164,	   /* and of that in an error */
 	TAR_BYTES_PER_FILE = 2048, /* header, padding, a long name */
 	GIT_BYTES = 256 << 20,	   /* what git itself needs, besides the files */
 	GIT_PIDS = 64,
@@ -118,6 +119,7 @@ struct git {
 	int spool;		 /* what it prints goes there; -1: into said */
 	size_t spooled, max;	 /* bytes; more is too much */
 	char said[SAID_MAX + 1]; /* NUL-terminated */
+	char word[WORD_SIZE];	 /* of that, for an error */
 	size_t n_said;
 	bool over, late, unwanted, too_much, broken;
 };
@@ -211,23 +213,19 @@ static void git_wait(struct git *g)
 
 /* ---- how it ended ---------------------------------------------------------------------------- */
 
-/* The last line of what git said, with nothing in it that a terminal would obey. */
+/* The last line of what git said. */
 static const char *last_word(struct git *g)
 {
-	char *p = g->said;
+	const char *p = g->said;
 	size_t n = g->n_said;
 
 	while (n && isspace((unsigned char)p[n - 1]))
 		n--;
-	p[n] = '\0';
-	for (char *line = strchr(p, '\n'); line; line = strchr(p, '\n'))
+	g->said[n] = '\0';
+	for (const char *line = strchr(p, '\n'); line; line = strchr(p, '\n'))
 		p = line + 1;
-	for (char *c = p; *c; c++)
-		if (!isprint((unsigned char)*c))
-			*c = '?';
-	if (strlen(p) > WORD_MAX)
-		p[WORD_MAX] = '\0';
-	return *p ? p : "no message";
+	rt_said(g->host->state_dir, p, g->word, sizeof(g->word));
+	return *g->word ? g->word : "no message";
 }
 
 static int does_not_fit(const struct rt_plan *p, struct sbx_error *e)

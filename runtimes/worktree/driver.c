@@ -121,6 +121,7 @@ static void sweep(const struct rt_host *host)
 
 const struct rt_driver rt_worktree = {
 	.name = "worktree",
+	.image_is_repository = true,
 	.preflight = wt_preflight,
 	.create = create,
 	.prepare = prepare,

@@ -69,19 +69,14 @@ class Docker(Alone):
 
     @classmethod
     def setUpClass(cls):
-        import engine
-        if engine.why_not():
-            raise unittest.SkipTest(engine.why_not())
-        cls.engine = engine.Engine().start()
-        cls.addClassCleanup(cls.engine.close)
-        cls.engine.make_image(cls.IMAGE, engine.root_with_python())
+        import dockerkit
+        cls.engine = dockerkit.start(cls.IMAGE, closing=cls.addClassCleanup)
 
     def docker(self, **settings):
         return self.server({"docker_host": self.engine.socket, "docker_pull": "false", "warm_runners": 1, **settings})
 
     def nothing_left(self):
-        while self.engine.containers():
-            self.engine.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+        self.engine.wait_no_container()
 
 
 @contextlib.contextmanager

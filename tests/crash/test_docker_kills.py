@@ -15,22 +15,18 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import house  # noqa: E402
 from house import sbx  # noqa: E402
-import engine  # noqa: E402
+import dockerkit  # noqa: E402
 import nethosts  # noqa: E402
 from workkit import Session  # noqa: E402
+from dockerkit import SHELL  # noqa: E402
 
-SHELL = "shell:1"
 MANY = 20
 E = None
 
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(SHELL, engine.root_with_shell())
+    E = dockerkit.start(SHELL)
 
 
 class Case(unittest.TestCase):
@@ -54,9 +50,8 @@ class Case(unittest.TestCase):
         shutil.rmtree(self.state)
 
     def door(self, **settings):
-        m = sbx.Mount(state=self.state, env={"SANDBOXFS_RUNNER": self.wrapper}, check_leaks=False, settings={
-            "docker_host": E.socket, "docker_pull": "false", "warm_runners": 1, "cancel_grace_seconds": 1,
-            "docker_default_image": SHELL, **settings})
+        m = sbx.Mount(state=self.state, env={"SANDBOXFS_RUNNER": self.wrapper}, check_leaks=False, settings=dockerkit.settings(
+            E, **{"warm_runners": 1, "cancel_grace_seconds": 1, "docker_default_image": SHELL, **settings}))
         self.addCleanup(m.close)
         return m.start()
 
@@ -68,8 +63,7 @@ class Case(unittest.TestCase):
         return m.submit({"runtime": "docker", "base_image": SHELL, "command": ["sh", "-c", script], **more})
 
     def wait_no_container(self):
-        while E.containers():
-            E.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+        E.wait_no_container()
 
     def runners(self, m):
         found = []
@@ -218,8 +212,7 @@ class Settled(Case):
         self.kill_all(self.runners(m))
         run.wait(60)
         self.assertEqual(self.submit(m, "true").wait(60), "0")
-        while len(E.containers()) > 1:
-            E.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+        E.wait_no_container(others=1)
         m.stop()
         self.assertEqual([c["Id"] for c in E.containers()], [other])
 

@@ -5,24 +5,19 @@ runtime carried it out."""
 import json
 import os
 import sys
-import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_two_doors as two  # noqa: E402
 from test_two_doors import sbx  # noqa: E402
-import engine  # noqa: E402
+import dockerkit  # noqa: E402
+from dockerkit import PYTHON  # noqa: E402
 
-PYTHON = "python:3.11-slim"
 E = None
 
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(PYTHON, engine.root_with_python())
+    E = dockerkit.start(PYTHON)
 
 
 def in_docker(document):
@@ -38,8 +33,8 @@ def in_docker(document):
 class House(two.House):
     @classmethod
     def setUpClass(cls):
-        cls.settings = {**two.House.settings, "default_runtime": "docker", "docker_host": E.socket,
-                        "docker_pull": "false", "docker_default_image": PYTHON, "warm_runners": 1}
+        cls.settings = dockerkit.settings(E, **{**two.House.settings, "default_runtime": "docker",
+                                                "docker_default_image": PYTHON, "warm_runners": 1})
         super().setUpClass()
 
 

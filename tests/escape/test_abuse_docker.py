@@ -4,24 +4,19 @@
 service are well afterwards."""
 import os
 import sys
-import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_abuse as abuse  # noqa: E402
 from escape import sbx  # noqa: E402
-import engine  # noqa: E402
+import dockerkit  # noqa: E402
+from dockerkit import PYTHON  # noqa: E402
 
-PYTHON = "python:3.11-slim"
 E = None
 
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(PYTHON, engine.root_with_python())
+    E = dockerkit.start(PYTHON)
 
 
 class Abuse(sbx.Case):
@@ -29,9 +24,8 @@ class Abuse(sbx.Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.settings = {"docker_host": E.socket, "docker_pull": "false", "docker_default_image": PYTHON,
-                        "default_runtime": "docker", "max_concurrent_runs": 2, "queue_ttl_sec": 600,
-                        "max_log_bytes": 1 << 20}
+        cls.settings = dockerkit.settings(E, docker_default_image=PYTHON, default_runtime="docker", max_concurrent_runs=2,
+                                          queue_ttl_sec=600, max_log_bytes=1 << 20)
         super().setUpClass()
         cls.runs = {}
         for case in cls.cases:
@@ -48,8 +42,7 @@ class Abuse(sbx.Case):
         self.assertIn(sentence, doc["message"] or "")
 
     def test_zz_nothing_left(self):
-        while E.containers():
-            E.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+        E.wait_no_container()
         after = self.m.run({"command": ["echo", "ok"]})
         self.assertEqual((after.exit, after.stdout), ("0", b"ok\n"))
 

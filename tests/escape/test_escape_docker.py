@@ -14,9 +14,9 @@ import test_escape_kernel as kernel  # noqa: E402
 import test_escape_network as network  # noqa: E402
 import test_escape_process as process  # noqa: E402
 from escape import sbx  # noqa: E402
-import engine  # noqa: E402
+import dockerkit  # noqa: E402
+from dockerkit import PYTHON  # noqa: E402
 
-PYTHON = "python:3.11-slim"
 E = None
 
 # row: what it may end with, too.
@@ -57,16 +57,11 @@ EGRESS_BUT = {}
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(PYTHON, engine.root_with_python())
+    E = dockerkit.start(PYTHON)
 
 
 def settings():
-    return {"docker_host": E.socket, "docker_pull": "false", "default_runtime": "docker", "default_image": PYTHON,
-            "docker_default_image": PYTHON}
+    return dockerkit.settings(E, default_runtime="docker", default_image=PYTHON, docker_default_image=PYTHON)
 
 
 def adapted(rows, also, but):

@@ -9,25 +9,21 @@ import os
 import subprocess
 import sys
 import tempfile
-import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import dockerkit  # noqa: E402
 import engine  # noqa: E402
 import sbx  # noqa: E402
 from workkit import Session  # noqa: E402
+from dockerkit import BARE, SHELL  # noqa: E402
 
-SHELL, BARE, ODD = "shell:1", "bare:1", "odd:1"
+ODD = "odd:1"
 E = None  # the engine of this module
 
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(SHELL, engine.root_with_shell())
-    E.make_image(BARE, engine.root_without_shell())
+    E = dockerkit.start(SHELL, BARE)
     # What an image may say about itself, and does not decide here.
     E.make_image(ODD, engine.root_with_shell(), "USER root", 'ENTRYPOINT ["/bin/false"]', 'CMD ["no"]',
                  "ENV PATH=/bin:/odd FROM_IMAGE=yes HOME=/root BOTH=image", "WORKDIR /data", "VOLUME /data",
@@ -38,13 +34,13 @@ def b64(data):
     return base64.b64encode(data).decode()
 
 
-class Case(sbx.Case):
+class Case(dockerkit.Runs, sbx.Case):
     image = SHELL
     more = {}
 
     @classmethod
     def setUpClass(cls):
-        cls.settings = {"docker_host": E.socket, "docker_pull": "false", "warm_runners": 2, **cls.more}
+        cls.settings = dockerkit.settings(E, **{"warm_runners": 2, **cls.more})
         super().setUpClass()
 
     def submit(self, *command, **spec):
@@ -52,13 +48,6 @@ class Case(sbx.Case):
 
     def sh(self, script, **spec):
         return self.submit("sh", "-c", script, **spec)
-
-    def ended(self, run, phase="completed", reason="completed", code=0):
-        run.wait(60)
-        doc = run.json()
-        self.assertEqual((doc["phase"], doc["status_reason_code"], doc["exit_code"]), (phase, reason, code),
-                         (doc["message"], run.log))
-        return doc
 
     def says(self, script, **spec):
         run = self.sh(script, **spec)
@@ -147,6 +136,14 @@ class Files(Case):
         run = self.sh("head -c 2000000 /dev/zero > f", trust_level="untrusted")
         doc = self.ended(run, "failed", "limits_applied", 1)
         self.assertIn("workspace limit of 1 MiB", doc["message"])
+
+    def test_tmp_and_shm_have_the_size_of_the_trust_level(self):
+        script = "for d in /tmp /dev/shm; do df -k $d | tail -1; head -c 2000000 /dev/zero > $d/f; wc -c < $d/f; done"
+        for spec, kib, written in (({"trust_level": "untrusted"}, 1024, 1 << 20), ({}, 256 << 10, 2000000)):
+            run = self.sh(script + " 2>/dev/null", **spec)
+            self.ended(run)
+            lines = [line.split() for line in run.stdout.decode().splitlines()]
+            self.assertEqual([(int(d[1]), int(n[0])) for d, n in zip(lines[::2], lines[1::2])], [(kib, written)] * 2)
 
     def test_files_that_do_not_fit(self):
         run = self.submit("true", files=[{"path": "f", "content_b64": b64(bytes(2 << 20))}],
@@ -438,6 +435,24 @@ class Warm(Case):
             run = m.run({"command": ["echo", "all the same"]})
             self.ended(run)
             self.assertEqual(run.stdout, b"all the same\n")
+
+    def test_a_name_that_has_moved_to_another_image(self):
+        """A container that was made ahead has the old one."""
+        with open(engine.static_busybox(), "rb") as f:
+            program = f.read()
+
+        def move(text):
+            E.make_image("moves:1", engine.archive(("cat", program, 0o755), ("which", text, 0o644)))
+        move(b"first\n")
+        with sbx.Mount(settings={**self.settings, "docker_default_image": "moves:1"}) as m:
+            for text in (b"first\n", b"second\n"):
+                with open(os.path.join(m.state, "docker/id")) as f:
+                    mine = f.read().strip()
+                while not [c for c in self.waiting() if c["Labels"]["sandboxfs.state"] == mine and c["State"] == "running"]:
+                    E.wait_event(lambda e: e.get("Action") == "start", lambda: None)
+                move(text)
+                run = m.run({"command": ["/cat", "/which"]})
+                self.assertEqual((self.ended(run)["image_digest"], run.stdout), (E.image_id("moves:1"), text))
 
     def test_none_is_left_by_a_door_that_stops(self):
         with sbx.Mount(settings=self.settings) as m:

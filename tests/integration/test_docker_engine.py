@@ -5,6 +5,7 @@ every stage. All with a real engine, and a door before it where a moment must la
 import contextlib
 import json
 import os
+import re
 import select
 import socket
 import sys
@@ -13,47 +14,36 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
+import dockerkit  # noqa: E402
 import engine  # noqa: E402
 import sbx  # noqa: E402
+from dockerkit import SHELL  # noqa: E402
 
-SHELL = "shell:1"
+IN_MOVED_TO = 0x80
 E = None  # the engine of this module
 
 
 def setUpModule():
     global E
-    if engine.why_not():
-        raise unittest.SkipTest(engine.why_not())
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(SHELL, engine.root_with_shell())
+    E = dockerkit.start(SHELL)
 
 
-class Case(unittest.TestCase):
+class Case(dockerkit.Runs, unittest.TestCase):
     def mount(self, **settings):
-        m = sbx.Mount(settings={"docker_host": E.socket, "docker_pull": "false", "warm_runners": 1,
-                                "cancel_grace_seconds": 1, **settings})
+        m = sbx.Mount(settings=dockerkit.settings(E, **{"warm_runners": 1, "cancel_grace_seconds": 1, **settings}))
         self.addCleanup(m.close)
         return m.start()
 
     def submit(self, m, *command, **spec):
         return m.submit(dict({"runtime": "docker", "base_image": SHELL, "command": list(command)}, **spec))
 
-    def ended(self, run, phase="completed", reason="completed", code=0):
-        run.wait(60)
-        doc = run.json()
-        self.assertEqual((doc["phase"], doc["status_reason_code"], doc["exit_code"]), (phase, reason, code),
-                         (doc["message"], run.log))
-        return doc
-
     def row(self, m):
         with open(os.path.join(m.mnt, "runtimes/docker.json")) as f:
             return json.load(f)
 
     def wait_no_container(self, e=None):
-        e = e or E
-        while e.containers():
-            e.wait_event(lambda ev: ev.get("Action") == "destroy", lambda: None)
+        (e or E).wait_no_container()
 
     def wait_no_probe(self):
         """What an engine did too late for a preflight goes with a later one."""
@@ -249,6 +239,34 @@ class Pulls(Case):
         self.assertEqual(m.run({"command": ["true"]}).exit, "0")
 
 
+class Words(Case):
+    """What an engine says is shown to users, who may see neither its secrets nor what would confuse a terminal."""
+    SAID = ("it was \x1b[31mred\x1b[0m,\r\nfrom https://user:s3cret@reg.test/v2/?sig=s3cret to \u202e /STATE/docker "
+            + "and so on " * 500)
+
+    def said_by(self, request, document, **settings):
+        g = self.gate(None)
+        m = self.mount(docker_host=g.socket, **settings)
+        self.assertTrue(self.row(m)["available"])
+        text = json.dumps(document).replace("/STATE", m.state)
+        g.answers[request] = engine.Answer(200 if "images" in request.decode() else 500, text.encode())
+        run = self.submit(m, "true", base_image="none:1" if "images" in request.decode() else SHELL)
+        message = self.ended(run, "failed", "runtime_error", None)["message"]
+        self.assertIn("it was  [31mred [0m,  from https://***@reg.test/v2/?*** to   (state)/docker and so on", message)
+        self.assertNotIn("s3cret", message)
+        self.assertTrue(message.isprintable() and message.endswith("..."), message)
+        self.assertLess(len(message), 500)
+        g.answers.clear()
+        self.ended(self.submit(m, "true"))
+        self.wait_no_container()
+
+    def test_of_a_refusal(self):
+        self.said_by(b"/containers/create", {"message": self.SAID})
+
+    def test_of_a_fetch(self):
+        self.said_by(b"/images/create", {"error": self.SAID}, docker_pull="true")
+
+
 class Stages(Case):
     """A cancel, and the end of the startup time, while the engine is at work."""
 
@@ -304,6 +322,30 @@ class Stages(Case):
         self.assertEqual(len(E.containers()), 1)
         g.release()
         self.wait_no_container()
+
+    def test_what_cannot_be_removed_does_not_hold_up_run_after_run(self):
+        """Who comes next tries, and then it is left alone for a while."""
+        g, m, run = self.begin(b"DELETE")
+        self.ended(run)
+        g.wait_reached()
+        docker = os.path.join(m.state, "docker")
+        with api.watch(docker, IN_MOVED_TO) as ring:  # the note of its runner, which has given up
+            while not [n for n in os.listdir(docker) if n.startswith("left.")]:
+                self.assertTrue(ring(20 * sbx.SLOW))
+
+        def tried():  # by a sweep, which goes by the ids that it is told
+            return len([line for line in g.seen if re.match(rb"DELETE /v[0-9.]+/containers/[0-9a-f]{64}\?", line)])
+        self.ended(self.submit(m, "true"))
+        before = tried()
+        self.assertGreater(before, 0)
+        self.ended(self.submit(m, "true"))
+        self.assertEqual(tried(), before)
+        # A minute later, or so it seems, all of it goes.
+        g.release()
+        os.utime(os.path.join(docker, "slow"), (0, 0))
+        self.ended(self.submit(m, "true"))
+        self.wait_no_container()
+        self.assertNotIn("slow", os.listdir(docker))
 
     def test_runs_of_two_doors_do_not_touch_each_other(self):
         a, b = self.mount(), self.mount()

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import dockerkit  # noqa: E402
 import engine  # noqa: E402
 import nethosts  # noqa: E402
 import sbx  # noqa: E402
@@ -26,22 +27,14 @@ def setUpModule():
     E.make_image(SHELL, engine.root_with_shell())
 
 
-class Podman(sbx.Case):
+class Podman(dockerkit.Runs, sbx.Case):
     @classmethod
     def setUpClass(cls):
-        cls.settings = {"docker_host": E.socket, "docker_pull": "false", "warm_runners": 1, "cancel_grace_seconds": 1,
-                        "docker_default_image": SHELL}
+        cls.settings = dockerkit.settings(E, warm_runners=1, cancel_grace_seconds=1, docker_default_image=SHELL)
         super().setUpClass()
 
     def sh(self, script, **spec):
         return self.m.submit(dict({"runtime": "docker", "base_image": SHELL, "command": ["sh", "-c", script]}, **spec))
-
-    def ended(self, run, phase="completed", reason="completed", code=0):
-        run.wait(60)
-        doc = run.json()
-        self.assertEqual((doc["phase"], doc["status_reason_code"], doc["exit_code"]), (phase, reason, code),
-                         (doc["message"], run.log))
-        return doc
 
     def test_streams_files_and_artifacts(self):
         run = self.sh("id -u; cat f; echo err >&2; echo made > a; ls /sys/class/net; exit 3", capture_patterns=["a"],

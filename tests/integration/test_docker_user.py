@@ -10,10 +10,10 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../lib"))
-import engine  # noqa: E402
+import dockerkit  # noqa: E402
 import sbx  # noqa: E402
+from dockerkit import SHELL  # noqa: E402
 
-SHELL = "shell:1"
 UID = 2345
 PYTHON = "/usr/bin/python3"  # one that everybody may execute
 E = None
@@ -23,16 +23,22 @@ PROGRAM = """
 import json, sys
 sys.path.insert(0, %r)
 import api
+import engine
 settings, documents = json.loads(sys.stdin.readline())
+e = engine.At(settings["docker_host"])
 with api.Apid(settings=settings) as a:
     row = a.runtime("docker")
     out = {"available": row["available"], "runs": []}
     session = a.post("/sessions", {"spec_version": "1.0", "runtime": "docker", "base_image": %r}).json["id"]
     for d in documents:
+        paused = d.pop("paused", False)
         image = {"session_id": session} if d.pop("in_session", False) else {"base_image": %r}
         got = a.post("/runs", {"spec_version": "1.0", "runtime": "docker", **image, **d})
         assert got.status == 200, got
         run = api.Run(a, got.json)
+        if paused:
+            run.wait_phase("running")
+            assert e.call("POST", "/containers/" + e.container_of(run)["Id"] + "/pause").status == 204
         doc = run.wait(60)
         out["runs"].append([doc["phase"], doc["status_reason_code"], doc["exit_code"], run.artifacts()])
     print(json.dumps(out))
@@ -46,22 +52,19 @@ def as_user(argv, **kw):
 
 def setUpModule():
     global E
-    why = engine.why_not() or (None if os.access(PYTHON, os.X_OK) else "%s is not there" % PYTHON)
-    if why:
-        raise unittest.SkipTest(why)
+    if not os.access(PYTHON, os.X_OK):
+        raise unittest.SkipTest("%s is not there" % PYTHON)
     for path in (os.path.join(HERE, "../lib/api.py"), sbx.SANDBOXFS):
         if as_user(["test", "-r", path]).returncode:
             raise unittest.SkipTest("an ordinary user cannot read %s" % path)
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
+    E = dockerkit.start(SHELL)
     os.chmod(E.base, 0o711)
     os.chmod(E.socket, 0o666)
-    E.make_image(SHELL, engine.root_with_shell())
 
 
 class User(unittest.TestCase):
     def serve(self, *documents, **settings):
-        settings = {"docker_host": E.socket, "docker_pull": "false", "warm_runners": 1, "cancel_grace_seconds": 1, **settings}
+        settings = dockerkit.settings(E, **{"warm_runners": 1, "cancel_grace_seconds": 1, **settings})
         lib = os.path.join(HERE, "../lib")
         done = as_user([PYTHON, "-c", PROGRAM % (lib, SHELL, SHELL)], input=json.dumps([settings, documents]) + "\n",
                        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60 * sbx.SLOW,
@@ -80,6 +83,11 @@ class User(unittest.TestCase):
         runs = self.serve({"command": ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"], "timeout_sec": 1},
                             {"command": ["sh", "-c", "a=x; while :; do a=$a$a$a$a; done"], "resources": {"memory_mb": 64}})
         self.assertEqual([r[:3] for r in runs], [["timed_out", "execution_timeout", None], ["failed", "limits_applied", 137]])
+
+    def test_what_is_paused_is_killed(self):
+        """Neither process 1 nor the kernel does that for such a user; the engine does."""
+        runs = self.serve({"command": ["sleep", "1000"], "timeout_sec": 2, "paused": True}, {"command": ["true"]})
+        self.assertEqual([r[:3] for r in runs], [["timed_out", "execution_timeout", None], ["completed", "completed", 0]])
 
     def test_a_workspace_has_its_owner(self):
         runs = self.serve({"command": ["sh", "-c", "id -u > who"], "in_session": True},

@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
 import fskit  # noqa: E402
 import sbx  # noqa: E402
 
@@ -146,6 +147,46 @@ class CommandLine(unittest.TestCase):
         strip = [x.split("  #")[0].split(" ; ")[0].rstrip() for x in first.splitlines() if " = " in x]
         self.assertEqual([x.split("  #")[0].split(" ; ")[0].rstrip() for x in again.stdout.splitlines()
                           if " = " in x], strip)
+
+
+class LogLevel(unittest.TestCase):
+    """log_level, of the server and of its runners, and when it is read again."""
+
+    def mount(self, level):
+        m = sbx.Mount()
+        self.addCleanup(m.close)
+        self.level(m, level)
+        return m.start()
+
+    def level(self, m, level):
+        with open(m.conf, "w") as f:
+            f.write("[sandbox]\nlog_level = %s\nwarm_runners = 1\n" % level)
+
+    def kinds(self, m):
+        return {tuple(line.split()[1:3]) for line in m.errors().splitlines() if line.startswith("time=")}
+
+    def test_of_each_kind_of_process(self):
+        server, runner = ("level=info", "prog=sandboxfs"), ("level=warning", "prog=sandbox-runner")
+        for level, wanted in (("error", set()), ("warning", {runner}), ("info", {server, runner})):
+            with self.subTest(level=level):
+                m = self.mount(level)
+                # A run that cannot start is a warning of its runner's.
+                m.run({"command": ["true"], "base_image": "host", "cwd": "/no/such/place"})
+                self.assertEqual(m.stop(), 0)
+                self.assertEqual(self.kinds(m), wanted, m.errors())
+
+    def test_it_is_read_again(self):
+        m = self.mount("error")
+        self.assertEqual(self.kinds(m), set())
+        self.level(m, "info")
+        with api.watch(m.log_path, api.IN_MODIFY) as ring:
+            m.proc.send_signal(signal.SIGHUP)
+            while "configuration reloaded" not in m.errors():
+                self.assertTrue(ring(20 * sbx.SLOW), m.errors())
+        self.level(m, "error")
+        m.proc.send_signal(signal.SIGHUP)
+        self.assertEqual(m.stop(), 0)
+        self.assertEqual(m.errors().count("configuration reloaded"), 1)
 
 
 class Background(unittest.TestCase):

@@ -15,25 +15,20 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_network as network  # noqa: E402
 import test_network_icmp as icmp  # noqa: E402
 from test_network import nethosts, sbx  # noqa: E402
-import engine  # noqa: E402
+import dockerkit  # noqa: E402
+from dockerkit import BARE, PYTHON  # noqa: E402
 
-PYTHON, BARE = "python:3.11-slim", "bare:1"
 CLONE_NEWNET = 0x40000000
 E = None
 
 
 def setUpModule():
     global E
-    if engine.why_not() or network.NOT_HERE:
-        raise unittest.SkipTest(engine.why_not() or network.NOT_HERE)
-    E = engine.Engine().start()
-    unittest.addModuleCleanup(E.close)
-    E.make_image(PYTHON, engine.root_with_python())
-    E.make_image(BARE, engine.root_without_shell())
+    E = dockerkit.start(PYTHON, BARE, why_not=network.NOT_HERE)
 
 
 def settings(of):
-    return {"default_runtime": "docker", "docker_host": of.socket, "docker_pull": "false", "docker_default_image": PYTHON}
+    return dockerkit.settings(of, default_runtime="docker", docker_default_image=PYTHON)
 
 
 def of_the_host():
@@ -55,8 +50,7 @@ class Containers(network.Machines):
         self.addCleanup(self.nothing_left)  # after the mounts are gone
 
     def nothing_left(self):
-        while E.containers():
-            E.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+        E.wait_no_container()
         self.assertEqual(self.networks_now(), self.networks)
 
     def networks_now(self):
@@ -143,9 +137,7 @@ class Rules(unittest.TestCase):
             raise OSError(ctypes.get_errno(), "unshare")
         cls.addClassCleanup(lambda: sbx.libc.setns(own, CLONE_NEWNET))
         nethosts.ip("link", "set", "lo", "up")
-        cls.engine = engine.Engine(network=True).start()
-        cls.addClassCleanup(cls.engine.close)
-        cls.engine.make_image(PYTHON, engine.root_with_python())
+        cls.engine = dockerkit.start(PYTHON, closing=cls.addClassCleanup, network=True)
         cls.a = nethosts.Host("allowed")
         cls.addClassCleanup(cls.a.close)
         cls.f = nethosts.Host("forbidden", sniffs=True)

@@ -136,12 +136,68 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-class Engine:
+class At:
+    """An engine that somebody else has started, by its socket."""
+
+    def __init__(self, path):
+        self.socket = path
+
+    def call(self, method, path, body=None, kind="application/json"):
+        c = UnixConnection(self.socket)
+        try:
+            c.request(method, path, body=body, headers={"Content-Type": kind} if body is not None else {})
+            r = c.getresponse()
+            return Answer(r.status, r.read())
+        finally:
+            c.close()
+
+    def make_image(self, name, root, *changes):
+        """Imports an archive as an image; changes are lines of a Dockerfile."""
+        repo, tag = name.rsplit(":", 1)
+        query = [("fromSrc", "-"), ("repo", repo), ("tag", tag)] + [("changes", c) for c in changes]
+        r = self.call("POST", "/images/create?" + urllib.parse.urlencode(query), root, "application/x-tar")
+        assert r.status == 200 and b'"error"' not in r.body, r.body
+        return r
+
+    def image_id(self, name):
+        return self.call("GET", "/images/%s/json" % urllib.parse.quote(name, safe="")).json()["Id"]
+
+    def containers(self):
+        """What we have made, running or not."""
+        filters = urllib.parse.quote(json.dumps({"label": ["sandboxfs.state"]}))
+        return self.call("GET", "/containers/json?all=1&filters=" + filters).json()
+
+    def container_of(self, run):
+        found = [c for c in self.containers() if c["Labels"].get("sandboxfs.run") == run.id]
+        assert len(found) == 1, found
+        return self.call("GET", "/containers/%s/json" % found[0]["Id"]).json()
+
+    def wait_no_container(self, others=0):
+        """Until none of ours is left; the end of a run is told before its container is removed."""
+        while len(self.containers()) > others:
+            self.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+
+    def wait_event(self, wanted, act, timeout=20):
+        """Does act() and waits for an event of the engine that wanted(event) takes."""
+        c = UnixConnection(self.socket)
+        try:
+            c.request("GET", "/events?since=%d" % int(time.time() - 1))
+            r = c.getresponse()
+            c.sock.settimeout(timeout * sbx.SLOW)
+            act()
+            for line in iter(r.readline, b""):
+                if line.strip() and wanted(json.loads(line)):
+                    return
+        finally:
+            c.close()
+
+
+class Engine(At):
     """Use as a context manager, or start() and close()."""
 
     def __init__(self, options=(), network=False):
         self.base = tempfile.mkdtemp(prefix="sbx-eng-")
-        self.socket = os.path.join(self.base, "d.sock")
+        super().__init__(os.path.join(self.base, "d.sock"))
         self.options = list(options)
         self.network = network
         self.group = "sbxt-%d-%s" % (os.getpid(), os.path.basename(self.base))
@@ -184,50 +240,6 @@ class Engine:
     def log(self):
         with open(os.path.join(self.base, "log"), errors="replace") as f:
             return f.read()
-
-    def call(self, method, path, body=None, kind="application/json"):
-        c = UnixConnection(self.socket)
-        try:
-            c.request(method, path, body=body, headers={"Content-Type": kind} if body is not None else {})
-            r = c.getresponse()
-            return Answer(r.status, r.read())
-        finally:
-            c.close()
-
-    def make_image(self, name, root, *changes):
-        """Imports an archive as an image; changes are lines of a Dockerfile."""
-        repo, tag = name.rsplit(":", 1)
-        query = [("fromSrc", "-"), ("repo", repo), ("tag", tag)] + [("changes", c) for c in changes]
-        r = self.call("POST", "/images/create?" + urllib.parse.urlencode(query), root, "application/x-tar")
-        assert r.status == 200 and b'"error"' not in r.body, r.body
-        return r
-
-    def image_id(self, name):
-        return self.call("GET", "/images/%s/json" % urllib.parse.quote(name, safe="")).json()["Id"]
-
-    def containers(self):
-        """What we have made, running or not."""
-        filters = urllib.parse.quote(json.dumps({"label": ["sandboxfs.state"]}))
-        return self.call("GET", "/containers/json?all=1&filters=" + filters).json()
-
-    def container_of(self, run):
-        found = [c for c in self.containers() if c["Labels"].get("sandboxfs.run") == run.id]
-        assert len(found) == 1, found
-        return self.call("GET", "/containers/%s/json" % found[0]["Id"]).json()
-
-    def wait_event(self, wanted, act, timeout=20):
-        """Does act() and waits for an event of the engine that wanted(event) takes."""
-        c = UnixConnection(self.socket)
-        try:
-            c.request("GET", "/events?since=%d" % int(time.time() - 1))
-            r = c.getresponse()
-            c.sock.settimeout(timeout * sbx.SLOW)
-            act()
-            for line in iter(r.readline, b""):
-                if line.strip() and wanted(json.loads(line)):
-                    return
-        finally:
-            c.close()
 
     # ---- its end ----
 
@@ -371,13 +383,15 @@ class Registry:
 # ---- a door in front of an engine ---------------------------------------------------------------------
 
 class Gate:
-    """A socket that leads to the engine's, and holds up requests that contain `held` until release()."""
+    """A socket that leads to the engine's, and holds up requests that contain `held` until release(). To those that
+    contain a key of `answers` it says that value itself, an Answer or bytes as they are, and the engine hears nothing."""
 
-    def __init__(self, engine, held=None):
-        self.engine, self.held = engine, held
+    def __init__(self, engine, held=None, answers=()):
+        self.engine, self.held, self.answers = engine, held, dict(answers)
         self.base = tempfile.mkdtemp(prefix="sbx-gate-")
         self.socket = os.path.join(self.base, "g.sock")
         self.reached, self.free = threading.Event(), threading.Event()
+        self.seen = []  # the first lines of all requests
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.socket)
         self.listener.listen(64)
@@ -404,6 +418,12 @@ class Gate:
                 data = source.recv(65536)
                 if not data:
                     break
+                if requests:
+                    self.seen.append(data.split(b"\r\n", 1)[0])
+                said = self.answer(data) if requests else None
+                if said is not None:
+                    source.sendall(said)
+                    break
                 if requests and self.held and self.held in data.split(b"\r\n", 1)[0] and not self.free.is_set():
                     self.reached.set()
                     self.free.wait(SECONDS * sbx.SLOW)
@@ -411,6 +431,13 @@ class Gate:
         for s in (source, to):
             with contextlib.suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)
+
+    def answer(self, data):
+        for wanted, a in self.answers.items():
+            if wanted in data.split(b"\r\n", 1)[0]:
+                return a if isinstance(a, bytes) else b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n\r\n%s" % (
+                    a.status, len(a.body), a.body)
+        return None
 
     def wait_reached(self):
         assert self.reached.wait(SECONDS * sbx.SLOW), "no request of this kind has come"

@@ -23,11 +23,13 @@
 static const char v1_cgroup[] = "9:name=systemd:/\n"
 				"8:pids:/\n"
 				"4:memory:/jobs/a7:f6\n"
+				"3:freezer:/cold\n"
 				"2:cpu,cpuacct:/user.slice\n";
 static const char v1_mounts[] =
 	"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"
 	"35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n"
 	"36 31 0:33 / /sys/fs/cgroup/cpu,cpuacct rw master:1 - cgroup cgroup rw,cpu,cpuacct\n"
+	"38 31 0:35 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer\n"
 	"39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n";
 static const char unified_line[] = "0::/init.scope\n";
 static const char unified_mount[] =
@@ -43,6 +45,7 @@ static void layout__of_version_1(void **state)
 	assert_string_equal(l.v1[CG_PIDS], "/sys/fs/cgroup/pids");
 	assert_string_equal(l.v1[CG_CPU], "/sys/fs/cgroup/cpu,cpuacct/user.slice");
 	assert_string_equal(l.v1[CG_CPUACCT], l.v1[CG_CPU]);
+	assert_string_equal(l.freezer, "/sys/fs/cgroup/freezer/cold");
 	assert_string_equal(l.v2, "");
 	assert_string_equal(cg_layout_name(&l), "v1");
 	cg_layout_parse(v1_cgroup, v1_mounts, "/elsewhere/", &l);

@@ -50,8 +50,8 @@ static bool pass(const struct orch_order *o, char msg[ORCH_ORDER_MAX + 1], struc
 
 static void order__arrives_as_it_was_sent(void **state)
 {
-	struct orch_order o = full("{\"command\":[\"true\"]}"), got;
-	char msg[ORCH_ORDER_MAX + 1];
+	struct orch_order o = full("{\"command\":[\"true\"]}"), got = { .id = "" };
+	char msg[ORCH_ORDER_MAX + 1] = "";
 
 	(void)state;
 	assert_true(pass(&o, msg, &got));
@@ -74,8 +74,8 @@ static void order__arrives_as_it_was_sent(void **state)
 
 static void order__without_a_row_says_only_which(void **state)
 {
-	struct orch_order o = { .id = ID, .generation = 2 }, got;
-	char msg[ORCH_ORDER_MAX + 1];
+	struct orch_order o = { .id = ID, .generation = 2 }, got = { .id = "" };
+	char msg[ORCH_ORDER_MAX + 1] = "";
 
 	(void)state;
 	assert_true(pass(&o, msg, &got));
@@ -88,8 +88,8 @@ static void order__without_a_row_says_only_which(void **state)
 /* The runner reads the store then. */
 static void order__leaves_out_what_is_too_long(void **state)
 {
-	char spec[ORCH_ORDER_MAX + 1] = "", msg[ORCH_ORDER_MAX + 1];
-	struct orch_order o = full(spec), got;
+	char spec[ORCH_ORDER_MAX + 1] = "", msg[ORCH_ORDER_MAX + 1] = "";
+	struct orch_order o = full(spec), got = { .id = "" };
 	size_t longest = 0;
 
 	(void)state;
@@ -108,8 +108,8 @@ static void order__leaves_out_what_is_too_long(void **state)
 
 static void order__needs_the_whole_row(void **state)
 {
-	struct orch_order o = full("{}"), got;
-	char msg[ORCH_ORDER_MAX + 1];
+	struct orch_order o = full("{}"), got = { .id = "" };
+	char msg[ORCH_ORDER_MAX + 1] = "";
 
 	(void)state;
 	o.run.policy_hash = NULL;
@@ -121,11 +121,11 @@ static void order__that_is_none_is_refused(void **state)
 {
 	static const char *const bad[] = { "", "run", "run " ID, "run " ID " x 1",
 					   "walk " ID " 1 1" };
-	struct orch_order got;
+	struct orch_order got = { .id = "" };
 
 	(void)state;
 	for (size_t i = 0; i < SBX_COUNT(bad); i++) {
-		char msg[64];
+		char msg[64] = "";
 
 		(void)snprintf(msg, sizeof(msg), "%s", bad[i]);
 		assert_false(orch_order_read(msg, strlen(msg), &got));
