@@ -63,7 +63,7 @@ static size_t find_gone(int dir, char *names[GONE_MAX])
 		return 0;
 	}
 	while (n < GONE_MAX && (entry = readdir(d)))
-		if (entry->d_type == DT_DIR &&
+		if (sbx_entry_type(dir, entry) == DT_DIR &&
 		    (is_note(entry->d_name) || dk_owner_gone(entry->d_name)) &&
 		    (names[n] = strdup(entry->d_name)))
 			n++;
