@@ -39,7 +39,7 @@ PARTS = {
              "orchestrator/settings.h", "orchestrator/images.h", "orchestrator/unpack.h", "store/store.h", "store/log.h",
              "store/sessions.h", "store/snap.h", "runtimes/runtimes.h"),
             "fsd_ node_ entry_ run_ who_ is_ render text_ log_ control_ results_ parking_ stream_ "
-            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_ img_ coming_ by_ pass_"),
+            "status_ feed_ kicker_ writers_ acl_ dir_ real_ wait_ poll_ handle_ session_ sessions_ work_ shot_ img_ coming_ by_ pass_ serial_"),
     "apid": (("base/", "mountspec/", "orchestrator/orchestrator.h", "orchestrator/sessions.h",
               "orchestrator/upload.h", "orchestrator/settings.h", "orchestrator/images.h", "store/store.h", "store/log.h",
               "store/sessions.h", "store/snap.h"),
