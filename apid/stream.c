@@ -210,8 +210,8 @@ static void upgraded(void *offer, struct MHD_Connection *conn, void *req, const 
 	ws_adopt(q->a->ws, offer, fd, extra, extra_len, urh);
 }
 
-/* Copied at once: in libmicrohttpd 1.0 all answers about a connection are in one place, and the next
- * question overwrites it. */
+/* Copied at once: in libmicrohttpd 1.0 all answers about a connection are in one place, and the
+ * next question overwrites it. */
 static void *tls_session(const struct req *q)
 {
 	const union MHD_ConnectionInfo *i =
