@@ -486,6 +486,8 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *apid, const char 
 	sbx_log(SBX_LOG_DEBUG, "http text=\"%s\"", shown);
 }
 
+/* Strict, because libmicrohttpd 1.0 otherwise joins a folded line to the one before it and takes a
+ * line feed alone for the end of a line, where a proxy in front may not. */
 static struct MHD_Daemon *make(struct http *h, bool tls)
 {
 	struct apid *a = h->a;
@@ -507,7 +509,7 @@ static struct MHD_Daemon *make(struct http *h, bool tls)
 				MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
 				MHD_OPTION_CONNECTION_TIMEOUT,
 				(unsigned)orch_settings(a->orch)->api_idle_timeout_sec,
-				MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_SIGPIPE_HANDLED_BY_APP,
+				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP,
 				1, MHD_OPTION_ARRAY, tls ? tls_options : none, MHD_OPTION_END);
 }
 

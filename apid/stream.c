@@ -210,6 +210,16 @@ static void upgraded(void *offer, struct MHD_Connection *conn, void *req, const 
 	ws_adopt(q->a->ws, offer, fd, extra, extra_len, urh);
 }
 
+/* Copied at once: in libmicrohttpd 1.0 all answers about a connection are in one place, and the
+ * next question overwrites it. */
+static void *tls_session(const struct req *q)
+{
+	const union MHD_ConnectionInfo *i =
+		MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+
+	return i ? i->tls_session : NULL;
+}
+
 enum MHD_Result stream_get(struct req *q)
 {
 	static const char *const version[] = { "Sec-WebSocket-Version", "13", NULL };
@@ -217,8 +227,6 @@ enum MHD_Result stream_get(struct req *q)
 	char accept[ACCEPT_TEXT];
 	const char *headers[] = { MHD_HTTP_HEADER_UPGRADE, "websocket", "Sec-WebSocket-Accept",
 				  accept, NULL };
-	const union MHD_ConnectionInfo *info =
-		MHD_get_connection_info(q->conn, MHD_CONNECTION_INFO_GNUTLS_SESSION);
 	struct ws_offer *o;
 
 	if (q->head || !header_lists(q, MHD_HTTP_HEADER_UPGRADE, "websocket"))
@@ -239,7 +247,7 @@ enum MHD_Result stream_get(struct req *q)
 	q->state = o; /* lives until the request ends, which is after the upgrade */
 	q->free_state = free;
 	o->wire = req_socket(q);
-	o->tls = info ? info->tls_session : NULL;
+	o->tls = tls_session(q);
 	judge(q, o);
 	return reply_response(q, MHD_HTTP_SWITCHING_PROTOCOLS,
 			      MHD_create_response_for_upgrade(upgraded, o), headers);

@@ -22,11 +22,11 @@ pc:libarchive=libarchive-dev'
 
 test_needs='
 cmd:python3=python3 cmd:bwrap=bubblewrap cmd:rsync=rsync static:busybox=busybox-static
-cmd:git=git cmd:tar=tar cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps cmd:curl=curl cmd:ip=iproute2'
+cmd:git=git cmd:tar=tar cmd:inotifywait=inotify-tools cmd:setpriv=util-linux cmd:ps=procps cmd:curl=curl cmd:ip=iproute2 cmd:openssl=openssl'
 
 # Without these some tests are skipped, and say so.
 test_wishes='
-cmd:clang=clang fuzzer:clang=libclang-rt-14-dev cmd:clang-format=clang-format cmd:ed=ed cmd:jq=jq
+cmd:clang=clang fuzzer:clang=libclang-rt-dev cmd:clang-format=clang-format cmd:ed=ed cmd:jq=jq
 cmd:vim=vim cmd:strace=strace cmd:ping=iputils-ping cmd:mkfs.ext4=e2fsprogs cmd:dockerd=docker.io cmd:podman=podman'
 
 probe() {

@@ -390,10 +390,9 @@ X(ARTIFACT_RUNS, "sqlite_autoindex_artifacts_1 (run_id>?)",                     
 X(ARTIFACT_FORGET, "sqlite_autoindex_artifacts_1 (run_id=? AND path=?)",                        \
   "DELETE FROM artifacts WHERE run_id = $1 AND path = $2")                                      \
 X(USAGE_WRONG, "=by the janitor, now and then: all artifacts are added up",                     \
-  "SELECT u.owner FROM usage_totals u LEFT JOIN "                                               \
-  "(SELECT r.owner AS owner, SUM(a.size) AS bytes FROM artifacts a "                            \
-  "JOIN runs r ON r.id = a.run_id GROUP BY r.owner) t ON t.owner = u.owner "                    \
-  "WHERE u.artifact_bytes <> COALESCE(t.bytes, 0) LIMIT $1")                                    \
+  "SELECT u.owner FROM usage_totals u WHERE u.artifact_bytes <> "                               \
+  "(SELECT CAST(COALESCE(SUM(a.size), 0) AS BIGINT) FROM runs r "                               \
+  "JOIN artifacts a ON a.run_id = r.id WHERE r.owner = u.owner) LIMIT $1")                      \
 X(USAGE_REAL, "=of a user whose total is wrong: what there is of theirs is added up",           \
   "SELECT u.artifact_bytes, (SELECT CAST(COALESCE(SUM(a.size), 0) AS BIGINT) FROM runs r "      \
   "JOIN artifacts a ON a.run_id = r.id WHERE r.owner = u.owner) FROM usage_totals u "           \

@@ -50,7 +50,9 @@ rows = [
     Row("fast_open", 'socket.socket(socket.AF_INET, socket.SOCK_STREAM).sendto(b"x", 0x20000000, ("192.0.2.1", 80))', NO_ROUTE),
     Row("names", 'socket.setdefaulttimeout(4)\nreturn socket.getaddrinfo("example.com", 80)',
         ("[Errno -3] Temporary failure in name resolution", "[Errno -2] Name or service not known")),
-    Row("no_resolver", 'read("/etc/resolv.conf")', r"b'nameserver 127.0.0.1\n'"),
+    # A newer Docker Engine explains itself in comments, which may name the servers that it would ask.
+    Row("no_resolver", '[line for line in read("/etc/resolv.conf").splitlines()'
+        ' if line and (not line.startswith(b"#") or b"ExtServers" in line)]', "[b'nameserver 127.0.0.1']"),
     Row("unix_of_host", 'connect(socket.AF_UNIX, C["unix"])', "ENOENT", control="REACHED"),
     Row("abstract_of_host", 'connect(socket.AF_UNIX, "\\0" + C["abstract"])', ("ECONNREFUSED", "EPERM"), control="REACHED"),
     Row("service_sockets", '[p for p in ("/run/docker.sock", "/var/run/docker.sock", "/run/systemd/private",'

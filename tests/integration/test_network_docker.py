@@ -2,6 +2,7 @@
 # run: limit=400
 """Network policy allowlist in containers of a real engine: all that holds for the runtime namespace, and besides what
 an engine, its rules and its images could have to do with it."""
+import ast
 import ctypes
 import json
 import os
@@ -85,7 +86,9 @@ class Container(Containers):
         seen = [m.run({"command": ["python3", "-c", "print([open('/etc/' + n).read() for n in ('resolv.conf', 'hosts')])"],
                        "network_policy": policy}) for policy in ("allowlist", "deny_all")]
         self.assertEqual([r.exit for r in seen], ["0", "0"])
-        self.assertIn("'nameserver 127.0.0.1\\n'", seen[0].stdout.decode())
+        names = ast.literal_eval(seen[0].stdout.decode())[0].splitlines()
+        # A newer engine explains itself in comments.
+        self.assertEqual([line for line in names if line and not line.startswith("#")], ["nameserver 127.0.0.1"])
         self.assertNotIn("good.test", seen[0].stdout.decode())
         self.assertEqual(seen[0].stdout, seen[1].stdout)
         r = m.run({"command": ["/echo", "cat", "/etc/resolv.conf"], "base_image": BARE, "network_policy": "allowlist"})

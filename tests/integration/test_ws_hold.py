@@ -141,6 +141,8 @@ class NoWatches(HoldCase):
         with unittest.mock.patch.object(wskit, "APID", program):
             b.start()
         self.addCleanup(self.close, b)
+        # It says where it listens before it has all its watches, and answers when it has them.
+        self.assertEqual(b.request("GET", wskit.BASE + "/health/public")[0], 200)
         return b
 
     def close(self, b):

@@ -194,8 +194,8 @@ def bad_requests(login):
     ]
 
 
-# More arguments than there is memory for: libmicrohttpd says nothing and waits, so that the limit of time
-# for a head is what ends it.
+# More arguments than there is memory for: libmicrohttpd 1.0 says so with a 431; older ones say nothing and
+# wait, so that the limit of time for a head is what ends it.
 MANY_ARGUMENTS = rawhttp.head("GET", HEALTH + "?" + "&" * 4000)
 
 

@@ -52,7 +52,7 @@ LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for pa
 LINES_MAX = {"product": 600, "tests": 900}
 FUNCTION_MAX = 80
 WITH_SPDX = (".c", ".h", ".def", ".py", ".sh", ".build", ".service", ".mount")
-SCRIPTS = ("quickstart", "test", ".ci/run")
+SCRIPTS = ("quickstart", "test", ".ci/run", ".ci/run-debian13", "scripts/debian13", "scripts/tsan")
 
 # Where there is no event to wait for, with the reason.
 MAY_SLEEP = {
