@@ -212,6 +212,14 @@ class Server:
             return self.seen
 
 
+DEVICES = "sbxt"  # how the names of those that tests make here begin
+
+
+def links():
+    """The network devices of this machine but for those of tests, which run side by side."""
+    return sorted(n for n in os.listdir("/sys/class/net") if not n.startswith(DEVICES))
+
+
 def message(kind, number, seq, body, code=0):
     """Of ICMP; the kernel does the checksums of IPv6."""
     m = struct.pack(">BBHHH", kind, code, 0, number, seq) + body
@@ -246,7 +254,7 @@ class Host:
         self.net4 = "10.%d.%d.0/24" % (a, b)
         prefix = "fd%02x:%02x%02x:%04x" % (a, b, random.randrange(256), random.randrange(65536))
         self.near6, self.v6 = (str(ipaddress.ip_address(prefix + end)) for end in ("::1", "::2"))
-        self.device = "sbxt%06x" % random.randrange(1 << 24)
+        self.device = DEVICES + "%06x" % random.randrange(1 << 24)
         self.proc = subprocess.Popen(["unshare", "--net", "sh", "-c", 'read go && exec "$@"', "host", sys.executable,
                                       os.path.abspath(__file__), name, *(["sniffs"] if sniffs else [])],
                                      stdin=subprocess.PIPE,

@@ -51,6 +51,9 @@ LIBRARIES = {part: os.path.join(part, "lib%s.a" % os.path.basename(part)) for pa
 
 LINES_MAX = {"product": 600, "tests": 900}
 FUNCTION_MAX = 80
+TOP = """.ci .clang-format .clang-tidy .editorconfig .gitignore CHANGELOG.md CONTRIBUTING.md LICENSE README.md SECURITY.md
+apid base docs examples fsd meson.build meson_options.txt mountspec orchestrator quickstart runtimes scripts store systemd
+test tests""".split()
 WITH_SPDX = (".c", ".h", ".def", ".py", ".sh", ".build", ".service", ".mount")
 SCRIPTS = ("quickstart", "test", ".ci/run", ".ci/run-debian13", "scripts/debian13", "scripts/tsan")
 
@@ -336,6 +339,14 @@ def nothing_sleeps():
     for path in FILES:
         for line in () if path in MAY_SLEEP else sleeps(path):
             yield "%s:%d" % (path, line)
+
+
+@check
+def the_top_is_tidy():
+    """What a command leaves where it was started is not committed by accident."""
+    for name in sorted({path.split("/")[0] for path in FILES}):
+        if name not in TOP:
+            yield "%s: not a part; TOP in lint.py has those" % name
 
 
 @check
