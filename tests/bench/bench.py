@@ -474,21 +474,24 @@ def bench_clone():
         for i in range(64):
             with open("%s/f%d" % (b.back, i), "wb") as f:
                 f.write(os.urandom(16 << 20))
-        ours, theirs = [], []
+        ours, theirs, synced = [], [], []
 
         def clone(i):
             with open(b.dir + "/ctl", "w") as f:
                 f.write("clone copy%d\n" % i)
 
         def copy(i):
-            run_quiet("cp", "--reflink=auto", "-a", b.back, "%s/copy%d" % (b.plain, i))
+            run_quiet("cp", "--reflink=auto", "-a", b.back, "%s/copy%s" % (b.plain, i))
 
         for i in range(3):
             os.sync()
             ours.append(timed(lambda: clone(i)))
             os.sync()
             theirs.append(timed(lambda: copy(i)))
+            os.sync()
+            synced.append(timed(lambda: (copy("s%d" % i), run_quiet("sync", "-f", b.plain))))
         row("clone of 1 GiB", pct(ours, 50), pct(theirs, 50), "ms", "cp --reflink=auto -a", "<= 1.1")
+        row("clone of 1 GiB", pct(ours, 50), pct(synced, 50), "ms", "the same and sync -f", "none")
 
 
 @contextlib.contextmanager
