@@ -216,8 +216,9 @@ class Engine(At):
         with open(os.path.join(self.base, "conf.json"), "w") as f:
             f.write("{}")
         with open(os.path.join(self.base, "log"), "ab") as log:
+            # conmon leaves a file where it is started.
             self.proc = subprocess.Popen(self.args(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                         start_new_session=True)
+                                         start_new_session=True, cwd=self.base)
         self.wait_ready()
         return self
 
