@@ -86,7 +86,7 @@ class Container(conf.Docker):
         import engine
         gate = engine.Gate(self.engine)
         self.addCleanup(gate.close)
-        before = self.engine.call("GET", "/networks").json()
+        before = self.engine.networks()
         with self.docker(docker_host=gate.socket, egress_enforcement="true", egress_granular_enforcement="true",
                          egress_allowlist="192.0.2.1", **conf.FOREGROUND) as a:
             gate.held = b"/containers/create"
@@ -97,7 +97,7 @@ class Container(conf.Docker):
             self.assertEqual((answer.json["phase"], answer.json["message"]), ("timed_out", "startup_timeout"))
             gate.release()
             self.nothing_left()
-            self.assertEqual(self.engine.call("GET", "/networks").json(), before)
+            self.assertEqual(self.engine.networks(), before)
 
     def test_T190_a_container_goes_after_its_command(self):
         doc, cancel = self.in_foreground("python", "-c", "print(1)", timeout_sec=5)

@@ -47,15 +47,12 @@ class Containers(network.Machines):
 
     def setUp(self):
         super().setUp()
-        self.networks = self.networks_now()
+        self.networks = E.networks()
         self.addCleanup(self.nothing_left)  # after the mounts are gone
 
     def nothing_left(self):
         E.wait_no_container()
-        self.assertEqual(self.networks_now(), self.networks)
-
-    def networks_now(self):
-        return sorted(n["Id"] for n in E.call("GET", "/networks").json())
+        self.assertEqual(E.networks(), self.networks)
 
 
 class Network(Containers, network.Network):

@@ -172,6 +172,10 @@ class At:
         assert len(found) == 1, found
         return self.call("GET", "/containers/%s/json" % found[0]["Id"]).json()
 
+    def networks(self):
+        """The ids of all; the engine lists them in no order."""
+        return sorted(n["Id"] for n in self.call("GET", "/networks").json())
+
     def wait_no_container(self, others=0):
         """Until none of ours is left; the end of a run is told before its container is removed."""
         while len(self.containers()) > others:
