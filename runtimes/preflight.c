@@ -8,12 +8,16 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 
 #include <json-c/json.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "runtimes/runtimes_i.h"
 
 #define NO_DRIVER "real_execution_not_implemented"
@@ -128,6 +132,54 @@ const struct rt_limits rt_preflight_limits = {
 	.tmp_bytes = 1 << 20,
 	.cpu = 1,
 };
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+static int wait_end(struct rt_sandbox *sb, int exit_fd, int64_t until_us, struct sbx_error *e)
+{
+	const struct rt_driver *driver = ((struct rt_sandbox_base *)sb)->driver;
+	struct pollfd p = { .fd = exit_fd, .events = POLLIN };
+	struct rt_exit x;
+	int64_t left;
+
+	while ((left = until_us - sbx_boot_us()) > 0) {
+		if (poll(&p, 1, (int)(left / 1000) + 1) <= 0 || !driver->reap(sb, &x))
+			continue;
+		if (x.exec_errno == 0 && WIFEXITED(x.status) && WEXITSTATUS(x.status) == 0)
+			return 0;
+		return sbx_fail(e, SBX_E_RUNTIME_ERROR,
+				"the command ended badly: wait status 0x%x, exec errno %d%s%s%s",
+				(unsigned)x.status, x.exec_errno, x.oom ? ", out of memory" : "",
+				x.pids_hit ? ", too many processes" : "",
+				x.lost ? ", the sandbox was lost" : "");
+	}
+	return sbx_fail(e, SBX_E_RUNTIME_ERROR, "the command had not ended in time");
+}
+
+int rt_preflight_run(struct rt_sandbox *sb, const struct rt_plan *plan, int64_t until_us,
+		     struct sbx_error *e)
+{
+	const struct rt_driver *driver = ((struct rt_sandbox_base *)sb)->driver;
+	struct rt_fds fds = { -1, -1, -1, -1, -1 };
+	int r = driver->prepare(sb, plan, e);
+
+	if (r == 0)
+		r = driver->start(sb, &fds, e);
+	if (r == 0)
+		r = wait_end(sb, fds.exit, until_us, e);
+	sbx_closep(&fds.out);
+	sbx_closep(&fds.err);
+	sbx_closep(&fds.in);
+	sbx_closep(&fds.exit);
+	sbx_closep(&fds.workspace);
+	return r;
+}
+
+void rt_preflight_log(const char *runtime, const char *tried, const struct sbx_error *e)
+{
+	sbx_log(SBX_LOG_WARNING, "preflight failed runtime=%s tried=\"%s\" error=\"%s\"", runtime,
+		tried, e->message);
+}
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 

@@ -13,6 +13,11 @@
 
 /* preflight.c: of a sandbox that is only tried. */
 extern const struct rt_limits rt_preflight_limits;
+/* Runs the plan's command, which must end well before then (boot clock). */
+int rt_preflight_run(struct rt_sandbox *sb, const struct rt_plan *plan, int64_t until_us,
+		     struct sbx_error *e);
+/* A door learns a reason literal; why it is so stands in the log. */
+void rt_preflight_log(const char *runtime, const char *tried, const struct sbx_error *e);
 
 /* How many files and directories a tmpfs for temporary files may have, with this many bytes; its
  * root not counted. */

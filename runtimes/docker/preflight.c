@@ -6,11 +6,9 @@
  */
 #include "runtimes/docker/dk_i.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <json-c/json.h>
 
@@ -110,20 +108,6 @@ static bool make_image(const struct rt_host *host, char name[DK_ID_MAX])
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-static bool ends_well(struct rt_sandbox *sb, int exit_fd, int64_t until_us)
-{
-	struct pollfd p = { .fd = exit_fd, .events = POLLIN };
-	struct rt_exit x;
-	int64_t left;
-
-	while ((left = until_us - sbx_boot_us()) > 0) {
-		if (poll(&p, 1, (int)(left / 1000) + 1) > 0 && rt_docker.reap(sb, &x))
-			return x.exec_errno == 0 && WIFEXITED(x.status) &&
-			       WEXITSTATUS(x.status) == 0;
-	}
-	return false;
-}
-
 static bool run_once(const struct rt_host *host, const char *image,
 		     const struct egress_config *egress, int64_t until_us)
 {
@@ -141,24 +125,19 @@ static bool run_once(const struct rt_host *host, const char *image,
 		.egress = egress,
 		.workspace_fd = -1,
 	};
-	struct rt_fds fds = { -1, -1, -1, -1, -1 };
 	struct dk_sandbox *own = calloc(1, sizeof(*own));
-	struct rt_sandbox *sb = (struct rt_sandbox *)own;
-	bool good = false;
+	sbx_autoerror e = SBX_ERROR_INIT;
+	int r;
 
 	if (!own)
 		return false;
 	dk_sandbox_init(own, host);
 	own->remove_ms = CLEAN_UP_MS;
-	if (rt_docker.prepare(sb, &plan, NULL) == 0 && rt_docker.start(sb, &fds, NULL) == 0)
-		good = ends_well(sb, fds.exit, until_us);
-	sbx_closep(&fds.out);
-	sbx_closep(&fds.err);
-	sbx_closep(&fds.in);
-	sbx_closep(&fds.exit);
-	sbx_closep(&fds.workspace);
-	rt_docker.destroy(sb);
-	return good;
+	r = rt_preflight_run((struct rt_sandbox *)own, &plan, until_us, &e);
+	rt_docker.destroy((struct rt_sandbox *)own);
+	if (r < 0)
+		rt_preflight_log("docker", egress ? "allowlist" : "deny_all", &e);
+	return r == 0;
 }
 
 /* ---- what it can ----------------------------------------------------------------------------- */

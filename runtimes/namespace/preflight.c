@@ -3,11 +3,9 @@
 #include "runtimes/namespace/ns_i.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/auto.h"
@@ -33,25 +31,9 @@ static void add(struct rt_preflight *out, enum ns_stage stage)
 	out->reasons[out->n_reasons++] = reasons[stage];
 }
 
-/* Waits for the end of the program within the limit. */
-static bool ends_well(struct rt_sandbox *sb, int exit_fd)
-{
-	int64_t until = sbx_boot_us() + PREFLIGHT_SECONDS * SBX_SECOND_US, left;
-	struct pollfd p = { .fd = exit_fd, .events = POLLIN };
-	struct rt_exit x;
-
-	while ((left = until - sbx_boot_us()) > 0) {
-		if (poll(&p, 1, (int)(left / 1000) + 1) > 0 && rt_namespace.reap(sb, &x))
-			return x.exec_errno == 0 && WIFEXITED(x.status) &&
-			       WEXITSTATUS(x.status) == 0;
-	}
-	return false;
-}
-
 /* Any program that does nothing will do; a host need not have the first. */
-static bool run_once(struct ns_sandbox *ns, const struct egress_config *egress)
+static int run_once(struct ns_sandbox *sb, const struct egress_config *egress, struct sbx_error *e)
 {
-	struct rt_sandbox *sb = (struct rt_sandbox *)ns;
 	char shell[] = "/bin/sh", option[] = "-c", script[] = ":", path[] = "PATH=/usr/bin:/bin";
 	char *argv[] = { shell, option, script, NULL };
 	char *envp[] = { path, NULL };
@@ -65,17 +47,9 @@ static bool run_once(struct ns_sandbox *ns, const struct egress_config *egress)
 		.egress = egress,
 		.workspace_fd = -1,
 	};
-	struct rt_fds fds = { -1, -1, -1, -1, -1 };
-	bool good = false;
 
-	if (rt_namespace.prepare(sb, &plan, NULL) == 0 && rt_namespace.start(sb, &fds, NULL) == 0)
-		good = ends_well(sb, fds.exit);
-	sbx_closep(&fds.out);
-	sbx_closep(&fds.err);
-	sbx_closep(&fds.in);
-	sbx_closep(&fds.exit);
-	sbx_closep(&fds.workspace);
-	return good;
+	return rt_preflight_run((struct rt_sandbox *)sb, &plan,
+				sbx_boot_us() + PREFLIGHT_SECONDS * SBX_SECOND_US, e);
 }
 
 /* A network with one target, which is for documentation (RFC 5737) and is not spoken to. */
@@ -84,13 +58,20 @@ static bool try_network(const struct rt_host *host)
 	const struct egress_config egress = { .operator_list = "192.0.2.1",
 					      .uid_base = host->uid_base,
 					      .uid_range = host->uid_range };
+	sbx_autoerror e = SBX_ERROR_INIT;
 	struct ns_sandbox *sb = NULL;
 	enum ns_stage stage;
-	bool works = host->egress && ns_create(host, &sb, &stage, NULL) == 0;
+	int r;
 
-	works = works && run_once(sb, &egress);
+	if (!host->egress)
+		return false;
+	r = ns_create(host, &sb, &stage, &e);
+	if (r == 0)
+		r = run_once(sb, &egress, &e);
 	rt_namespace.destroy((struct rt_sandbox *)sb);
-	return works;
+	if (r < 0)
+		rt_preflight_log("namespace", "allowlist", &e);
+	return r == 0;
 }
 
 static char *host_json(const struct cg *groups, bool users, bool filter)
@@ -114,19 +95,22 @@ void ns_preflight(const struct rt_host *host, struct rt_preflight *out)
 	struct ns_sandbox *sb = NULL;
 	struct cg *groups = ns_groups(host, NULL);
 	enum ns_stage stage = NS_STAGE_OTHER;
+	sbx_autoerror e = SBX_ERROR_INIT;
 	bool works;
 
 	memset(out, 0, sizeof(*out));
-	works = ns_create(host, &sb, &stage, NULL) == 0;
-	if (works && !run_once(sb, NULL)) {
+	works = ns_create(host, &sb, &stage, &e) == 0;
+	if (works && run_once(sb, NULL, &e) < 0) {
 		works = false;
 		stage = NS_STAGE_OTHER;
 	}
 	rt_namespace.destroy((struct rt_sandbox *)sb);
 	out->allowlist_ready = works && try_network(host);
 	cg_trim(groups);
-	if (!works)
+	if (!works) {
 		add(out, stage);
+		rt_preflight_log("namespace", "deny_all", &e);
+	}
 	out->deny_all_ready = out->trusted = out->standard = works;
 	/* What nobody trusts needs limits for the tree, and a user of its own or at least one that
 	 * is not the host's root. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "runtimes/runtimes_i.h"
 
 enum { HOST_JSON_MAX = 4096, VERSION_MAX = 80 };
 
@@ -33,7 +34,12 @@ static bool make_one(const struct rt_host *host)
 		.limits = { .workspace_bytes = 4 << 20, .workspace_inodes = 1024, .cpu = 1 },
 	};
 
-	return wt_checkout(host, &nothing, &p, WT_PREFLIGHT_SECONDS, &c, NULL) == 0;
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	if (wt_checkout(host, &nothing, &p, WT_PREFLIGHT_SECONDS, &c, &e) == 0)
+		return true;
+	rt_preflight_log("worktree", "a worktree", &e);
+	return false;
 }
 
 /* What the namespaces say of the host, and git. */

@@ -177,12 +177,14 @@ class Quotas(conf.Case):
         run = self.a.sh("echo x")
         with self.a.stream(run) as first:
             self.assertEqual(first.status, 101)
+            first.wait_there()
             with self.a.stream(run) as second:
                 self.assertEqual(second.frames(), ([], 4429))
             self.assertTrue(first.silent(0))
             first.send(wsclient.CLOSE, (1000).to_bytes(2, "big"))
             self.assertEqual(first.close_code(), 1000)
         with self.a.stream(run) as third:
+            third.wait_there()
             run.cancel()
             self.assertEqual(len(ends(followed(third))), 1)
 

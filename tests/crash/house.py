@@ -21,7 +21,6 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import sbx  # noqa: E402
 
-RUNNER = os.path.join(os.path.abspath(sbx.BUILD), "runtimes", "runner", "sandbox-runner")
 PHASES = (None, "queued", "starting", "running", "completed", "failed", "killed", "timed_out")
 # What may be in a state directory when all is quiet; anything else is somebody's forgotten temporary.
 KNOWN = re.compile(r"state\.db(-wal|-shm)?|janitor\.lock|bound|notify(/feed)?|runners(/[^/,]+,[^/]+\.(bell|mark))?|sandboxfs\.log|images"
@@ -201,7 +200,7 @@ class House:
                     "    read SBX_CRASH_AT < %(base)s/used/$$; export SBX_CRASH_AT; break\n"
                     "  fi\n"
                     "done\n"
-                    "exec %(real)s \"$@\"\n" % {"real": RUNNER, "base": self.base})
+                    "exec %(real)s \"$@\"\n" % {"real": sbx.RUNNER, "base": self.base})
         os.chmod(self.wrapper, 0o755)
 
     def arm(self, point, n=1):

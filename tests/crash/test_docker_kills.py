@@ -41,7 +41,7 @@ class Case(unittest.TestCase):
             f.write("#!/bin/sh\ncase \"$*\" in *--preflight*) exec %(real)s \"$@\";; esac\n"
                     "if mv %(base)s/token %(base)s/used 2>/dev/null; then\n"
                     "  read SBX_CRASH_AT < %(base)s/used; export SBX_CRASH_AT\nfi\nexec %(real)s \"$@\"\n"
-                    % {"real": house.RUNNER, "base": self.base})
+                    % {"real": sbx.RUNNER, "base": self.base})
         os.chmod(self.wrapper, 0o755)
 
     def remove_state(self):

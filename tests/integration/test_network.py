@@ -20,7 +20,6 @@ import sbx  # noqa: E402
 NOT_HERE = nethosts.reason_not_here()
 with open(os.path.join(os.path.dirname(nethosts.__file__), "netclient.py"), encoding="utf-8") as f:
     CLIENT = f.read()
-RUNNER = os.path.join(os.path.abspath(sbx.BUILD), "runtimes", "runner", "sandbox-runner")
 ON = {"egress_enforcement": "true", "egress_granular_enforcement": "true"}
 
 
@@ -120,7 +119,7 @@ class Machines(unittest.TestCase):
         path = os.path.join(base, "runner")
         with open(path, "w") as f:
             f.write("#!/bin/sh\n%s\nexec setpriv --bounding-set=-%s %s \"$@\"\n" % (
-                "" if also_to_try else 'case "$*" in *--preflight*) exec %s "$@";; esac' % RUNNER, right, RUNNER))
+                "" if also_to_try else 'case "$*" in *--preflight*) exec %s "$@";; esac' % sbx.RUNNER, right, sbx.RUNNER))
         os.chmod(path, 0o755)
         m = sbx.Mount(settings=dict(ON, egress_allowlist=self.a.v4, **self.more()),
                       env={"SANDBOXFS_RUNNER": path})

@@ -560,7 +560,7 @@ class Missing(unittest.TestCase):
             runner = os.path.join(g.base, "runner")
             with open(runner, "w") as f:
                 f.write("#!/bin/sh\nexec unshare -m sh -c 'mount --bind %s \"$(readlink -f /usr/bin/git)\"; exec \"$@\"' sh %s \"$@\"\n"
-                        % (fake, api.RUNNER))
+                        % (fake, sbx.RUNNER))
             os.chmod(runner, 0o755)
             with api.Apid(settings={"worktree_deny_all": "true"}, env={"SANDBOXFS_RUNNER": runner}) as a:
                 row = a.runtime("worktree")

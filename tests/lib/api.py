@@ -23,7 +23,6 @@ import sbx
 import tokens
 
 APID = os.path.join(os.path.abspath(sbx.BUILD), "apid", "sandbox-apid")
-RUNNER = os.path.join(os.path.abspath(sbx.BUILD), "runtimes", "runner", "sandbox-runner")
 BASE = "/api/v1/sandbox"
 API_KEY = "a-key-that-only-tests-know"
 JWT_SECRET = tokens.SECRET
@@ -195,7 +194,7 @@ def real_preflight():
     """What the runtimes say of this host, as the server asks them."""
     if not _real_preflight:
         with tempfile.TemporaryDirectory(prefix="sbx-test-") as where:
-            out = subprocess.run([RUNNER, "--preflight", "--state", where], stdout=subprocess.PIPE,
+            out = subprocess.run([sbx.RUNNER, "--preflight", "--state", where], stdout=subprocess.PIPE,
                                  stdin=subprocess.DEVNULL, timeout=20 * sbx.SLOW, check=True).stdout
         _real_preflight.update(json.loads(out))
     return json.loads(json.dumps(_real_preflight))
@@ -243,7 +242,7 @@ class Apid:
         path = os.path.join(self.base, "runner")
         with open(path, "w") as f:
             f.write("#!/bin/sh\ncase \"$*\" in *--preflight*) cat %s/preflight.json; exit;; esac\n"
-                    "exec %s \"$@\"\n" % (self.base, RUNNER))
+                    "exec %s \"$@\"\n" % (self.base, sbx.RUNNER))
         os.chmod(path, 0o755)
         return path
 

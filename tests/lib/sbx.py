@@ -17,6 +17,7 @@ import unittest
 import weakref
 
 BUILD = os.environ.get("SBX_BUILD_ROOT", os.path.join(os.path.dirname(__file__), "../../build"))
+RUNNER = os.path.join(os.path.abspath(BUILD), "runtimes", "runner", "sandbox-runner")
 SOURCE = os.environ.get("SBX_SOURCE_ROOT", os.path.join(os.path.dirname(__file__), "../.."))
 SANDBOXFS = os.path.join(os.path.abspath(BUILD), "fsd", "sandboxfs")
 ROOT = os.geteuid() == 0

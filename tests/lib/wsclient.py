@@ -166,6 +166,15 @@ class WS:
             rest = b""
         assert rest == b"", rest
 
+    def wait_there(self):
+        """Until the server counts it among its streams, which it does after its 101. No frames of the run may come."""
+        self.send(PING, b"there?")
+        while True:
+            _, _, op, data = self.recv_frame()
+            if op == PONG:
+                return
+            assert op == TEXT and json.loads(data.decode())["type"] == "heartbeat", (op, data)
+
     def silent(self, seconds):
         """Whether nothing comes within this time."""
         poll = select.poll()

@@ -20,7 +20,6 @@ import tokens
 import wsclient
 
 APID = os.environ.get("SBX_APID", os.path.join(os.path.abspath(sbx.BUILD), "apid", "sandbox-apid"))
-RUNNER = os.path.join(os.path.abspath(sbx.BUILD), "runtimes", "runner", "sandbox-runner")
 SECRET = tokens.SECRET
 BASE = "/api/v1/sandbox"
 PEER = object()  # as a user: whoever the Unix socket says that we are
@@ -72,7 +71,7 @@ class Apid:
         argv = [APID, "--state", self.state, "--config", self.conf, "--listen", "127.0.0.1:0", "--unix",
                 self.unix]
         self.proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                     env=dict(os.environ, SANDBOXFS_RUNNER=RUNNER))
+                                     env=dict(os.environ, SANDBOXFS_RUNNER=sbx.RUNNER))
         self.lines, self.listening = [], threading.Event()
         self.reader = threading.Thread(target=self.read_log)
         self.reader.start()
