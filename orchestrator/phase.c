@@ -315,8 +315,7 @@ static int end_once(struct store *s, const struct store_run *run, int64_t genera
 	if (r == 0 && !done)
 		r = lost(run->id, e);
 	if (r == 0 && out->n_artifacts)
-		r = store_tx_artifacts_add(tx, run->id, run->user, out->artifacts, out->n_artifacts,
-					   e);
+		r = store_tx_artifacts_add(tx, run->id, out->artifacts, out->n_artifacts, e);
 	/* outcome.c writes the member so, or not at all. */
 	if (r == 0 && out->usage && strstr(out->usage, "\"log_truncated\":1"))
 		r = store_tx_counter_add(tx, ORCH_COUNT_LOG_TRUNCATED, 1, e);

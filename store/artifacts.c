@@ -28,37 +28,31 @@ static int sum(struct store_tx *tx, const char *run_id, int64_t *ret_count, int6
 	return 0;
 }
 
-/* The row of the run says so too, and the feed. Columns of q: rid, owner, phase. */
-static int tell(struct store_tx *tx, struct store_query *q, const char *run_id, struct sbx_error *e)
+/* The feed says so, and what the owner has stored. Columns of q: rid, owner, phase. */
+static int tell(struct store_tx *tx, struct store_query *q, const char *run_id, int64_t more_bytes,
+		struct sbx_error *e)
 {
 	sbx_autofree char *owner = store_col_dup(q, 1);
 	int64_t row = store_col_int(q, 0);
 	enum store_phase phase = (enum store_phase)store_col_int(q, 2);
 
+	int r;
+
 	store_query_done(q);
 	if (!owner)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a user name");
-	return store_tx_run_changed(tx, row, run_id, "artifacts", phase, owner, e);
+	r = store_tx_run_changed(tx, row, run_id, "artifacts", phase, owner, e);
+	return r < 0 || !more_bytes ? r : store_usage_add(tx, owner, 0, 0, more_bytes, e);
 }
 
-int store_tx_artifacts_add(struct store_tx *tx, const char *run_id, const char *user,
-			   const struct store_artifact *list, size_t n, struct sbx_error *e)
+/* After rows of artifacts have changed: counted anew, so that a path that is registered twice is one
+ * artifact. */
+static int settle(struct store_tx *tx, const char *run_id, int64_t before, struct sbx_error *e)
 {
 	store_autoquery q = { NULL, NULL };
-	int64_t count = 0, before = 0, after = 0;
-	int r = sum(tx, run_id, &count, &before, e);
+	int64_t count, after;
+	int r = sum(tx, run_id, &count, &after, e);
 
-	for (size_t i = 0; r == 0 && i < n; i++)
-		r = store_tx_run(tx, SQL_ARTIFACT_PUT,
-				 STORE_ARGS(store_text(run_id),
-					    store_bytes(list[i].path, strlen(list[i].path)),
-					    store_int(list[i].size)),
-				 e);
-	/* Counted anew, so that a path that is registered twice is one artifact. */
-	if (r == 0)
-		r = sum(tx, run_id, &count, &after, e);
-	if (r == 0)
-		r = store_usage_add(tx, user, 0, 0, after - before, e);
 	if (r == 0)
 		r = store_tx_first(tx, SQL_ARTIFACTS_SET,
 				   STORE_ARGS(store_int(count), store_int(after),
@@ -70,13 +64,27 @@ int store_tx_artifacts_add(struct store_tx *tx, const char *run_id, const char *
 		tx->failed = true; /* rows of artifacts without a run must not be committed */
 		return sbx_fail(e, SBX_E_RUN_NOT_FOUND, "no run '%s'", run_id);
 	}
-	return tell(tx, &q, run_id, e);
+	return tell(tx, &q, run_id, after - before, e);
+}
+
+int store_tx_artifacts_add(struct store_tx *tx, const char *run_id,
+			   const struct store_artifact *list, size_t n, struct sbx_error *e)
+{
+	int64_t count, before;
+	int r = sum(tx, run_id, &count, &before, e);
+
+	for (size_t i = 0; r == 0 && i < n; i++)
+		r = store_tx_run(tx, SQL_ARTIFACT_PUT,
+				 STORE_ARGS(store_text(run_id),
+					    store_bytes(list[i].path, strlen(list[i].path)),
+					    store_int(list[i].size)),
+				 e);
+	return r < 0 ? r : settle(tx, run_id, before, e);
 }
 
 int store_tx_artifacts_drop(struct store_tx *tx, const char *run_id, struct sbx_error *e)
 {
 	store_autoquery q = { NULL, NULL };
-	sbx_autofree char *owner = NULL;
 	int64_t count = 0, bytes = 0;
 	int r = sum(tx, run_id, &count, &bytes, e);
 
@@ -89,13 +97,7 @@ int store_tx_artifacts_drop(struct store_tx *tx, const char *run_id, struct sbx_
 		return r;
 	if (r == 0)
 		return sbx_fail(e, SBX_E_RUN_NOT_FOUND, "no run '%s'", run_id);
-	owner = store_col_dup(&q, 1);
-	if (!owner)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a user name");
-	r = tell(tx, &q, run_id, e);
-	if (r == 0 && bytes)
-		r = store_usage_add(tx, owner, 0, 0, -bytes, e);
-	return r;
+	return tell(tx, &q, run_id, -bytes, e);
 }
 
 int store_artifact_list(struct store *s, const char *run_id,
@@ -177,9 +179,7 @@ int store_artifact_runs(struct store *s, const char *after, char **ret_ids, size
 int store_tx_artifacts_correct(struct store_tx *tx, const char *run_id,
 			       const struct store_artifact *list, size_t n, struct sbx_error *e)
 {
-	store_autoquery q = { NULL, NULL };
-	sbx_autofree char *owner = NULL;
-	int64_t count = 0, before = 0, after = 0;
+	int64_t count, before;
 	int r = sum(tx, run_id, &count, &before, e);
 
 	for (size_t i = 0; r == 0 && i < n; i++) {
@@ -193,24 +193,7 @@ int store_tx_artifacts_correct(struct store_tx *tx, const char *run_id,
 				tx, SQL_ARTIFACT_PUT,
 				STORE_ARGS(store_text(run_id), path, store_int(list[i].size)), e);
 	}
-	if (r == 0)
-		r = sum(tx, run_id, &count, &after, e);
-	if (r == 0)
-		r = store_tx_first(tx, SQL_ARTIFACTS_SET,
-				   STORE_ARGS(store_int(count), store_int(after),
-					      store_int(sbx_now_us()), store_text(run_id)),
-				   &q, e);
-	if (r < 0)
-		return r;
-	if (r == 0) {
-		tx->failed = true;
-		return sbx_fail(e, SBX_E_RUN_NOT_FOUND, "no run '%s'", run_id);
-	}
-	owner = store_col_dup(&q, 1);
-	if (!owner)
-		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a user name");
-	r = tell(tx, &q, run_id, e);
-	return r < 0 || after == before ? r : store_usage_add(tx, owner, 0, 0, after - before, e);
+	return r < 0 ? r : settle(tx, run_id, before, e);
 }
 
 int store_usage_wrong(struct store *s, char **ret_users, size_t max, struct sbx_error *e)

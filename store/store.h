@@ -378,7 +378,7 @@ struct store_artifact {
 	int64_t size;
 };
 /* Registers the artifacts of a run and adds their bytes to the owner's usage. */
-int store_tx_artifacts_add(struct store_tx *tx, const char *run_id, const char *user,
+int store_tx_artifacts_add(struct store_tx *tx, const char *run_id,
 			   const struct store_artifact *list, size_t n, struct sbx_error *e);
 int store_artifact_list(struct store *s, const char *run_id,
 			bool (*each)(void *ctx, const struct store_artifact *a), void *ctx,

@@ -319,7 +319,7 @@ static void destroy__leaves_many_artifacts_to_the_keeper(void **state)
 		MUST(submit(l.h, &ann, s.id, run, e));
 		claim_and_end(l.h, run);
 		tx = other(l.h);
-		MUST(store_tx_artifacts_add(tx, run, "ann", &one, 1, e));
+		MUST(store_tx_artifacts_add(tx, run, &one, 1, e));
 		MUST(store_commit(tx, false, e));
 	}
 	MUST(orch_session_destroy(&l.h->o, &ann, s.id, &how, e));

@@ -179,7 +179,7 @@ static void feed__tells_every_change_in_order(void **state)
 	assert_true(claim(f->s, id, 5));
 	OK(store_begin(f->s, &tx, e));
 	OK(store_tx_run_cancel(tx, id, STORE_CANCEL_TERM, &done, e));
-	OK(store_tx_artifacts_add(tx, id, user, &(struct store_artifact){ "a", 1 }, 1, e));
+	OK(store_tx_artifacts_add(tx, id, &(struct store_artifact){ "a", 1 }, 1, e));
 	OK(store_commit(tx, false, e));
 	assert_true(finish(f->s, id, STORE_COMPLETED));
 
@@ -341,7 +341,7 @@ static void add(struct store *s, const char *id, const struct store_artifact *li
 	struct store_tx *tx = NULL;
 
 	OK(store_begin(s, &tx, e));
-	OK(store_tx_artifacts_add(tx, id, "alice", list, n, e));
+	OK(store_tx_artifacts_add(tx, id, list, n, e));
 	OK(store_commit(tx, false, e));
 }
 
@@ -381,8 +381,8 @@ static void artifacts__are_counted_once_and_given_back(void **state)
 	assert_string_equal(seen.text, "");
 
 	OK(store_begin(f->s, &tx, e));
-	FAILS(RUN_NOT_FOUND, store_tx_artifacts_add(tx, "01890a5d-ac96-774b-bcce-b302099a8057",
-						    "alice", list, 2, e));
+	FAILS(RUN_NOT_FOUND, store_tx_artifacts_add(tx, "01890a5d-ac96-774b-bcce-b302099a8057", list,
+						    2, e));
 	FAILS(STORE_UNAVAILABLE, store_commit(tx, false, e));
 }
 
