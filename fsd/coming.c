@@ -39,6 +39,7 @@ struct coming {
 	char place[37];		 /* id of the session; "": images */
 	char name[SESSION_NAME]; /* of what it will be */
 	bool fresh;		 /* there are bytes that were not looked at yet */
+	bool waiting;		 /* an import is queued or under way: there is one at a time */
 	int result;		 /* of the last import: 0 or -errno */
 };
 
@@ -97,6 +98,7 @@ static void answer(struct fsd *f, struct job *j, int r)
 
 	(void)f;
 	pthread_mutex_lock(&c->lock);
+	c->waiting = false;
 	c->result = r;
 	/* Nobody has looked at it. */
 	c->fresh |= r == -EINTR || r == -EAGAIN || r == -ENOMEM || r == -ENOTCONN;
@@ -113,15 +115,20 @@ void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
 			       .h = &c->h,
 			       .by_turns = true,
 			       .must_answer = true };
-	bool fresh;
+	bool import;
 	int result;
 
 	pthread_mutex_lock(&c->lock);
-	fresh = c->fresh;
-	c->fresh = false;
-	result = c->result;
+	import = c->fresh && !c->waiting;
+	/* Nobody knows yet how it ends, and what has come since is left for the next close: the
+	 * queue is shared, and copies of one descriptor can be closed without number. */
+	result = c->waiting ? -EAGAIN : c->result;
+	if (import) {
+		c->fresh = false;
+		c->waiting = true;
+	}
 	pthread_mutex_unlock(&c->lock);
-	if (fresh)
+	if (import)
 		(void)writers_give_job(f->writers, &j);
 	else /* a copy of the descriptor is closed, or it was told already */
 		fuse_reply_err(req, -result);

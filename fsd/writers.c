@@ -66,6 +66,15 @@ static void act_free(struct act *a)
 	free(a);
 }
 
+/* Of what has not been begun. The job may be one that is on the stack. */
+static void refuse(struct writers *w, fuse_req_t req, struct job *j, int err)
+{
+	if (j && j->must_answer)
+		j->answer(w->f, j, err);
+	else
+		fuse_reply_err(req, -err);
+}
+
 /* The data is not the operation: libfuse may call this for a request that is being answered. */
 static void interrupted(fuse_req_t req, void *data)
 {
@@ -83,10 +92,7 @@ static void interrupted(fuse_req_t req, void *data)
 		atomic_store(&a->give_up, true);
 	pthread_mutex_unlock(&w->lock);
 	if (queued) {
-		if (a->job && a->job->must_answer)
-			a->job->answer(w->f, a->job, -EINTR);
-		else
-			fuse_reply_err(req, EINTR);
+		refuse(w, req, a->job, -EINTR);
 		act_free(a);
 	} else if (a) {
 		store_look_again(w->f->store);
@@ -215,12 +221,10 @@ int writers_give_job(struct writers *w, const struct job *j)
 		free(copy);
 		free(a);
 	}
-	if (r < 0 && j->must_answer) {
+	if (r < 0) {
 		struct job refused = *j;
 
-		j->answer(w->f, &refused, r);
-	} else if (r < 0) {
-		fuse_reply_err(req, -r);
+		refuse(w, req, &refused, r);
 	}
 	return r;
 }
@@ -319,7 +323,7 @@ void writers_stop(struct writers *w)
 		if (!a->queued || !a->req)
 			continue; /* under way, or a handle to be closed: that is done */
 		take(w, a);
-		fuse_reply_err(a->req, ENOTCONN);
+		refuse(w, a->req, a->job, -ENOTCONN);
 		act_free(a);
 	}
 	pthread_cond_broadcast(&w->wake);

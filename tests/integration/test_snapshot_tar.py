@@ -25,6 +25,7 @@ import treekit  # noqa: E402
 from imagekit import held, member, tar  # noqa: E402
 
 IN_OPEN = 0x20
+CLOSE = {"x86_64": "3", "aarch64": "57"}
 
 
 class Case(unittest.TestCase):
@@ -295,28 +296,58 @@ class Mount(unittest.TestCase):
                 open(top + "/snapshots/5.tar", "xb")
             self.assertEqual(c.exception.errno, errno.EMFILE)
 
-
-    def test_who_waits_for_his_turn_can_be_interrupted(self):
-        top, lock = self.session("turns"), os.path.join(self.m.state, "images", ".lock")
-        data = os.path.join(self.m.base, "some")
+    @contextlib.contextmanager
+    def taken_turn(self, name):
+        """Somebody else's import is under way for as long as this lasts, so all others wait for their turn."""
+        lock, data = os.path.join(self.m.state, "images", ".lock"), os.path.join(self.m.base, "some")
         with open(data, "wb") as f:
             f.write(tar(lambda t: member(t, "x", b"1")))
         with contextlib.suppress(OSError):  # makes the lock's file
             self.put(os.path.join(self.m.mnt, "images", "none.tar"), b"no tar")
         with held(lock), api.watch(lock, IN_OPEN) as ring:
-            first = subprocess.Popen(["cp", data, os.path.join(self.m.mnt, "images", "first.tar")],
+            first = subprocess.Popen(["cp", data, os.path.join(self.m.mnt, "images", name + ".tar")],
                                      stderr=subprocess.DEVNULL)
             self.assertTrue(ring(20 * sbx.SLOW))
-            second = subprocess.Popen(["cp", data, top + "/snapshots/s.tar"])
-            fskit.blocked_in(second.pid, {"x86_64": "3", "aarch64": "57"}, 20)
-            second.terminate()
-            self.assertEqual(second.wait(20 * sbx.SLOW), -signal.SIGTERM)
+            yield data
             self.assertIsNone(first.poll())
         first.wait(20 * sbx.SLOW)
+
+    def test_who_waits_for_his_turn_can_be_interrupted(self):
+        top = self.session("turns")
+        with self.taken_turn("first") as data:
+            second = subprocess.Popen(["cp", data, top + "/snapshots/s.tar"])
+            fskit.blocked_in(second.pid, CLOSE, 20)
+            second.terminate()
+            self.assertEqual(second.wait(20 * sbx.SLOW), -signal.SIGTERM)
         self.assertEqual(os.listdir(top + "/snapshots"), [])
         # The turn of who was interrupted is nobody's.
         self.put(top + "/snapshots/s.tar", tar(lambda t: member(t, "x", b"1")))
         self.assertEqual(os.listdir(top + "/snapshots"), ["s"])
+
+    def test_one_file_stands_in_the_queue_once(self):
+        """However often copies of its descriptor are written to and closed: the queue is for all users."""
+        top = self.session("copies")
+        code = ("import os, sys\nfd = int(sys.argv[1])\nos.pwrite(fd, sys.argv[2].encode(), 0)\n"
+                "try: os.close(fd)\nexcept OSError as e: sys.exit(e.errno)")
+
+        def closer(text):
+            p = subprocess.Popen([sys.executable, "-c", code, str(fd), text], pass_fds=[fd])
+            self.addCleanup(p.wait)
+            self.addCleanup(p.kill)
+            return p
+
+        fd = os.open(top + "/snapshots/x.tar", os.O_CREAT | os.O_WRONLY)
+        with self.taken_turn("second"):
+            waits = closer("x")
+            fskit.blocked_in(waits.pid, CLOSE, 20)
+            # Nobody knows yet what becomes of it, so no close may say that it is well.
+            for text in ("", "y"):
+                self.assertEqual(closer(text).wait(20 * sbx.SLOW), errno.EAGAIN)
+        self.assertEqual(waits.wait(20 * sbx.SLOW), errno.EINVAL)
+        os.unlink(top + "/snapshots/x.error")
+        with self.assertRaises(OSError) as c:  # takes what has come since
+            os.close(fd)
+        self.assertEqual((c.exception.errno, os.listdir(top + "/snapshots")), (errno.EINVAL, ["x.error"]))
 
     @unittest.skipUnless(sbx.ROOT, "needs several users")
     def test_few_of_all(self):
