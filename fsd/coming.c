@@ -41,6 +41,7 @@ struct coming {
 	bool fresh;		 /* there are bytes that were not looked at yet */
 	bool waiting;		 /* an import is queued or under way: there is one at a time */
 	int result;		 /* of the last import: 0 or -errno */
+	int broken;		 /* -errno of a write that failed: there is a hole, until all goes */
 };
 
 /* Where it would come to, from whom. -errno. */
@@ -77,11 +78,27 @@ void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 
 /* ---- imports, by turns ----------------------------------------------------------------------- */
 
+static bool is_broken(struct fsd *f, struct coming *c, struct sbx_error *e)
+{
+	int broken;
+
+	pthread_mutex_lock(&c->lock);
+	broken = c->broken;
+	pthread_mutex_unlock(&c->lock);
+	if (broken == -EFBIG)
+		(void)sbx_fail(e, SBX_E_SPEC_TOO_LARGE, "the file is larger than %lld bytes",
+			       (long long)c->gate->limit(f));
+	else if (broken)
+		(void)sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -broken, "a write failed");
+	return broken;
+}
+
+/* A tar that is cut between two members unpacks like a whole one. */
 static int perform(struct fsd *f, struct job *j)
 {
 	struct coming *c = (struct coming *)j->h;
 	sbx_autoerror e = SBX_ERROR_INIT;
-	int rc = c->gate->import(f, c, &e);
+	int rc = is_broken(f, c, &e) ? -(int)e.code : c->gate->import(f, c, &e);
 
 	failures_put(f->failures,
 		     &(const struct failed){ .place = c->place,
@@ -303,6 +320,8 @@ void coming_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, cons
 	r = off > most || (off_t)size > most - off ? -EFBIG
 						   : sbx_pwrite_all(c->fd, data, size, off);
 	c->fresh = true;
+	if (r < 0 && !c->broken)
+		c->broken = r;
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else
@@ -370,7 +389,14 @@ static int cut(struct coming *c, void *ctx)
 {
 	const off_t *size = ctx;
 
-	return ftruncate(c->fd, *size) < 0 ? -errno : 0;
+	int r;
+
+	pthread_mutex_lock(&c->lock);
+	r = ftruncate(c->fd, *size) < 0 ? -errno : 0;
+	if (r == 0 && *size == 0)
+		c->broken = 0;
+	pthread_mutex_unlock(&c->lock);
+	return r;
 }
 
 static int may_be(struct coming *c, void *ctx)

@@ -279,6 +279,27 @@ class Mount(unittest.TestCase):
             self.assertEqual(c.exception.errno, errno.EINVAL)
         self.assertEqual(os.listdir(os.path.join(self.m.state, "sessions", session_id(top))), ["workspace"])
 
+    def test_a_write_that_failed_leaves_no_whole(self):
+        """What is there unpacks without complaint: the tar is cut between two of its members."""
+        top = self.session("cut")
+        path, most = top + "/snapshots/x.tar", (2 * 8 + 16) << 20
+        whole = tar(lambda t: member(t, "x", b"1"))
+        with self.assertRaises(OSError) as c, open(path, "xb", buffering=0) as f:
+            f.write(whole[:1024])
+            with self.assertRaises(OSError) as c:
+                os.pwrite(f.fileno(), b"\0" * 512, most)
+            self.assertEqual(c.exception.errno, errno.EFBIG)
+        self.assertEqual((c.exception.errno, os.listdir(top + "/snapshots")), (errno.EFBIG, ["x.error"]))
+        with open(top + "/snapshots/x.error") as f:
+            self.assertEqual(json.load(f)["error"]["code"], "spec_too_large")
+        # Whoever begins again in the same file may.
+        with open(path, "xb", buffering=0) as f:
+            with self.assertRaises(OSError):
+                os.pwrite(f.fileno(), b"x", most)
+            f.truncate(0)
+            f.write(whole)
+        self.assertEqual(os.listdir(top + "/snapshots"), ["x"])
+
     def test_errors_of_two_sessions_are_two(self):
         for name in ("e1", "e2"):
             top = self.session(name)
