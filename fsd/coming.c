@@ -41,7 +41,7 @@ struct coming {
 	bool fresh;		 /* there are bytes that were not looked at yet */
 	bool waiting;		 /* an import is queued or under way: there is one at a time */
 	int result;		 /* of the last import: 0 or -errno */
-	int broken;		 /* -errno of a write that failed: there is a hole, until all goes */
+	int broken; /* -errno of a write that failed: there is a hole, until all goes */
 };
 
 /* Where it would come to, from whom. -errno. */

@@ -105,8 +105,8 @@ bool writers_late(struct writers *w)
 	bool late;
 
 	pthread_mutex_lock(&w->lock);
-	/* Jobs take their time, and whom one holds up stands in the list himself. */
-	for (a = w->first; a && a->job;)
+	/* Some take their time, and whom one of them holds up stands in the list himself. */
+	for (a = w->first; a && (a->job || a->slow);)
 		a = a->next;
 	late = a && sbx_boot_us() >= a->since_us + LATE_US;
 	pthread_mutex_unlock(&w->lock);
@@ -148,9 +148,12 @@ static struct act *copy_act(const struct act *a)
 
 	if (!copy)
 		return NULL;
-	*copy = (struct act){
-		.req = a->req, .h = a->h, .what = a->what, .len = a->len, .off = a->off
-	};
+	*copy = (struct act){ .req = a->req,
+			      .h = a->h,
+			      .what = a->what,
+			      .len = a->len,
+			      .off = a->off,
+			      .slow = a->slow };
 	if (a->data) {
 		copy->data = copy->copy = malloc(a->len ? a->len : 1);
 		if (!copy->copy) {
