@@ -115,7 +115,15 @@ void body_drop(struct req *q)
 /* They are disk that nobody sees. */
 enum { OF_A_USER = 8, OF_ALL = 32 };
 
-/* Joins the others, if there is room. */
+static int refuse(const char *reason, int limit, const char *whose, struct sbx_error *e)
+{
+	(void)sbx_fail(e, SBX_E_QUEUE_FULL, "%d tars of %s are coming in already; more are not taken",
+		       limit, whose);
+	return sbx_error_details(e, "{\"retry_after\":1,\"reason\":\"%s\",\"limit\":%d}", reason,
+				 limit);
+}
+
+/* Joins the others, if there is room. How many there are in all is nobody's business. */
 static int join(struct spool *s, struct sbx_error *e)
 {
 	struct apid *a = s->q->a;
@@ -138,10 +146,8 @@ static int join(struct spool *s, struct sbx_error *e)
 	pthread_mutex_unlock(&a->spools_lock);
 	if (ok)
 		return 0;
-	return sbx_fail(e, SBX_E_QUEUE_FULL,
-			"%zu tars of this user are coming in, and %zu in all; allowed are %d and "
-			"%d at a time",
-			own, all, OF_A_USER, OF_ALL);
+	return own >= OF_A_USER ? refuse("user_bodies", OF_A_USER, "this user", e)
+				: refuse("bodies", OF_ALL, "all users", e);
 }
 
 static void leave(struct spool *s)
@@ -170,16 +176,18 @@ int spool_begin(struct req *q, int fd, void (*work)(struct req *q, struct spool 
 		struct sbx_error *e)
 {
 	struct spool *s = calloc(1, sizeof(*s));
+	int rc;
 
 	if (!s) {
 		sbx_closep(&fd);
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	}
 	s->q = q;
-	if (join(s, e) < 0) {
+	rc = join(s, e);
+	if (rc < 0) {
 		sbx_closep(&fd);
 		free(s);
-		return -SBX_E_QUEUE_FULL;
+		return rc;
 	}
 	s->fd = fd;
 	s->work = work;

@@ -436,7 +436,10 @@ class Busy(Case):
                 c = stack.enter_context(socket.create_connection(("127.0.0.1", self.a.port), 20 * sbx.SLOW))
                 c.sendall(request)
                 self.assertIn(b" 100 ", c.recv(100))
-            self.refused(take_in(s, tar(lambda t: member(t, "x", b"1"))), 429, "queue_full")
+            got = take_in(s, tar(lambda t: member(t, "x", b"1")))
+            self.refused(got, 429, "queue_full")
+            self.assertEqual((got.headers["Retry-After"], got.error["details"]),
+                             ("1", {"retry_after": 1, "reason": "user_bodies", "limit": 8}))
         # Who leaves makes room.
         self.a.wait_line(r"(path=\S+/snapshots status=\S+ [\s\S]*){9}")
         self.assertEqual(take_in(s, tar(lambda t: member(t, "x", b"1"))).status, 200)
