@@ -426,23 +426,66 @@ def owner_of_error(top):
     return [st.st_uid, st.st_mode & 0o777]
 
 
-class Busy(Case):
+class Coming(Case):
+    """Bodies that are announced and do not come."""
+
+    def connect(self):
+        c = socket.create_connection(("127.0.0.1", self.a.port), 20 * sbx.SLOW)
+        self.addCleanup(c.close)
+        return c
+
+    def begin(self, s, login=api.KEY):
+        c = self.connect()
+        c.sendall(rawhttp.head("POST", api.BASE + s.path("/snapshots"), [
+            ("Expect", "100-continue"), ("Content-Length", "10"), *login.headers.items()]))
+        self.assertIn(b" 100 ", c.recv(100))
+        return c
+
+
+class Busy(Coming):
     def test_few_at_a_time(self):
         s = self.session()
-        request = rawhttp.head("POST", api.BASE + s.path("/snapshots"), [("Expect", "100-continue"),
-                               ("Content-Length", "10"), *api.KEY.headers.items()])
-        with contextlib.ExitStack() as stack:
-            for _ in range(8):
-                c = stack.enter_context(socket.create_connection(("127.0.0.1", self.a.port), 20 * sbx.SLOW))
-                c.sendall(request)
-                self.assertIn(b" 100 ", c.recv(100))
-            got = take_in(s, tar(lambda t: member(t, "x", b"1")))
-            self.refused(got, 429, "queue_full")
-            self.assertEqual((got.headers["Retry-After"], got.error["details"]),
-                             ("1", {"retry_after": 1, "reason": "user_bodies", "limit": 8}))
+        waiting = [self.begin(s) for _ in range(8)]
+        got = take_in(s, tar(lambda t: member(t, "x", b"1")))
+        self.refused(got, 429, "queue_full")
+        self.assertEqual((got.headers["Retry-After"], got.error["details"]),
+                         ("1", {"retry_after": 1, "reason": "user_bodies", "limit": 8}))
         # Who leaves makes room.
+        for c in waiting:
+            c.close()
         self.a.wait_line(r"(path=\S+/snapshots status=\S+ [\s\S]*){9}")
         self.assertEqual(take_in(s, tar(lambda t: member(t, "x", b"1"))).status, 200)
+
+    def test_what_is_refused_has_left(self):
+        """Although its client goes on sending for as long as he likes."""
+        s = self.session()
+        for _ in range(7):
+            self.begin(s)
+        c = self.connect()
+        c.sendall(rawhttp.head("POST", api.BASE + s.path("/snapshots"), [
+            ("Transfer-Encoding", "chunked"), *api.KEY.headers.items()]))
+        # Far more than the sockets hold beside what may come, so the server has seen that it is too much.
+        for _ in range(32 + 40):
+            c.sendall(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+        self.refused(take_in(s, b"no tar"), 400, "invalid_argument")
+
+
+class Images(Coming):
+    settings = api.USERS
+
+    def test_an_image_has_room(self):
+        """Whatever users send: it comes from an administrator, and is not among those."""
+        logins = [api.user("user%d" % i) for i in range(4)]
+        for login in logins:
+            s = self.session(login=login)
+            for _ in range(8):
+                self.begin(s, login)
+        other = api.user("another")
+        got = take_in(self.session(login=other), b"x", login=other)
+        self.refused(got, 429, "queue_full")
+        self.assertEqual(got.error["details"], {"retry_after": 1, "reason": "bodies", "limit": 32})
+        got = self.a.request("PUT", "/admin/images/x", b"no tar", login=api.user("boss", "admin"))
+        self.refused(got, 400, "invalid_argument")
 
 
 class Foreign(Case):
