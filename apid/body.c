@@ -139,8 +139,8 @@ static bool is_image(const struct spool *s)
 
 static int refuse(const char *reason, int limit, const char *whose, struct sbx_error *e)
 {
-	(void)sbx_fail(e, SBX_E_QUEUE_FULL, "%d tars of %s are coming in already; more are not taken",
-		       limit, whose);
+	(void)sbx_fail(e, SBX_E_QUEUE_FULL,
+		       "%d tars of %s are coming in already; more are not taken", limit, whose);
 	return sbx_error_details(e, "{\"retry_after\":1,\"reason\":\"%s\",\"limit\":%d}", reason,
 				 limit);
 }

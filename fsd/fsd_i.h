@@ -41,6 +41,7 @@ struct work_node;
 struct work_table;
 struct writers;
 struct passes;
+struct comings;
 struct failures;
 
 struct serial_share {
@@ -72,6 +73,7 @@ struct fsd {
 	struct work_table *work;
 	struct shots *shots;
 	struct passes *passes;
+	struct comings *comings;
 	struct failures *failures;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
