@@ -42,6 +42,7 @@ enum {
 	LOOK_NAMES = 1000, /* of one directory that is looked through */
 	MERGE_MAX = 64,	   /* so far back news of one name are put together */
 	LOG_EVERY_US = 60000000,
+	SAY_EVERY_US = 10000000,
 	INFO_OLD = 10,
 	INFO_NEW = 12,
 };
@@ -325,6 +326,7 @@ static void read_events(struct work_watch *w)
 		more = read_some(w, &lost);
 	if (lost) {
 		atomic_store(&w->lost_us, now);
+		atomic_store(&w->unsaid, true);
 		look_at_all(w);
 	} else if (!more)
 		w->seen_us = now;
@@ -448,30 +450,35 @@ static int wait_ms(int64_t at_us)
 	return at_us == INT64_MAX ? -1 : left > 0 ? (int)left : 0;
 }
 
-static void say_now(struct fsd *f, const struct orch_watching *what)
+static bool say_now(struct fsd *f, const struct orch_watching *what)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 
-	if (orch_watching_say(f->orch, what, &e) < 0)
-		sbx_log(SBX_LOG_WARNING, "cannot say how workspaces are watched error=\"%s\"",
-			e.message);
+	if (orch_watching_say(f->orch, what, &e) == 0)
+		return true;
+	sbx_log(SBX_LOG_WARNING, "cannot say how workspaces are watched error=\"%s\"", e.message);
+	return false;
 }
 
-/* To whoever reads health: at most once a minute, for it says so for ten. */
-static void say(struct work_watch *w)
+/* To whoever reads health, now and then: it says so for ten minutes. Gives when to come again, on
+ * the boot clock; INT64_MAX: when there is something new. */
+static int64_t say(struct work_watch *w)
 {
-	const struct orch_watching now = { .unwatched_us = atomic_load(&w->unwatched_us),
-					   .lost_us = atomic_load(&w->lost_us) };
+	struct orch_watching now = { .unavailable = false };
 
-	if (now.unwatched_us == w->said.unwatched_us && now.lost_us == w->said.lost_us)
-		return;
-	if (w->said_us && sbx_boot_us() - w->said_us < LOG_EVERY_US)
-		return;
+	if (!atomic_load(&w->unsaid))
+		return INT64_MAX;
+	if (w->said_us && sbx_boot_us() < w->said_us + SAY_EVERY_US)
+		return w->said_us + SAY_EVERY_US;
+	atomic_store(&w->unsaid, false); /* before the times are read: what comes now is new */
+	now.unwatched_us = atomic_load(&w->unwatched_us);
+	now.lost_us = atomic_load(&w->lost_us);
 	store_give_up_when(&w->stopping);
-	say_now(w->t->f, &now);
+	if (!say_now(w->t->f, &now))
+		atomic_store(&w->unsaid, true);
 	store_give_up_when(NULL);
 	w->said_us = sbx_boot_us();
-	w->said = now;
+	return atomic_load(&w->unsaid) ? w->said_us + SAY_EVERY_US : INT64_MAX;
 }
 
 static void *watch_thread(void *arg)
@@ -482,17 +489,17 @@ static void *watch_thread(void *arg)
 	struct work_mark m;
 	struct work_node *n;
 	uint64_t count;
-	int64_t at;
+	int64_t at, say_at;
 
 	while (!stopped(w)) {
-		say(w);
+		say_at = say(w);
 		while (w->n_batch < BATCH && (n = next_look(w, &m, &at)))
 			look_through(w, n, &m);
 		if (w->n_batch) {
 			publish(w);
 			continue;
 		}
-		if (poll(p, SBX_COUNT(p), wait_ms(at)) <= 0)
+		if (poll(p, SBX_COUNT(p), wait_ms(at < say_at ? at : say_at)) <= 0)
 			continue;
 		if (p[1].revents && read(w->wake, &count, sizeof(count)) < 0)
 			break;

@@ -43,10 +43,10 @@ struct work_watch {
 	bool stop;
 	/* What health is to say; wall clock, 0: never. */
 	_Atomic int64_t unwatched_us, lost_us;
+	atomic_bool unsaid;   /* set behind these, when one is newer than what was said */
 	atomic_bool stopping; /* so that nothing waits for the store any more */
 	/* Of the thread alone. */
 	int64_t said_us; /* boot clock */
-	struct orch_watching said;
 	struct work_news *batch, **batch_end;
 	size_t n_batch;
 	int64_t seen_us; /* until then nothing was lost */
