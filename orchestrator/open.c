@@ -249,7 +249,7 @@ struct orch *orch_close(struct orch *o)
 	free(o->config_path);
 	free(o->runner);
 	free(o->mountpoint);
-	free(o->watching_owner);
+	watching_end(o);
 	sbx_closep(&o->wake_fd);
 	sbx_closep(&o->helpers_over);
 	pthread_mutex_destroy(&o->reload_lock);

@@ -427,6 +427,10 @@ class Health(sbx.Case):
         self.reasons(self.m, ["workspaces_not_watched"])
         m.stop()
         self.reasons(self.m, None)
+        m.start()
+        self.reasons(self.m, ["workspaces_not_watched"])
+        m.kill()
+        self.reasons(self.m, None)
 
 
 if __name__ == "__main__":
