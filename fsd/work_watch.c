@@ -553,7 +553,7 @@ int work_watch_start(struct work_table *t, struct sbx_error *e)
 			"what runs do in workspaces raises no inotify events error=\"%s\"",
 			strerror(errno));
 		work_watch_free(w);
-		say_now(t->f, &none);
+		(void)say_now(t->f, &none);
 		return 0;
 	}
 	r = pthread_create(&w->thread, NULL, watch_thread, w);
@@ -565,10 +565,20 @@ int work_watch_start(struct work_table *t, struct sbx_error *e)
 	return 0;
 }
 
+/* A stop does not wait for whoever holds the store: who is over is not believed anyway. */
+static void say_no_more(struct fsd *f)
+{
+	static const atomic_bool at_once = true;
+
+	store_give_up_when(&at_once);
+	(void)say_now(f, NULL);
+	store_give_up_when(NULL);
+}
+
 void work_watch_stop(struct work_watch *w, struct fsd *f)
 {
 	if (!w) {
-		say_now(f, NULL);
+		say_no_more(f);
 		return;
 	}
 	pthread_mutex_lock(&w->lock);
@@ -579,7 +589,7 @@ void work_watch_stop(struct work_watch *w, struct fsd *f)
 	store_look_again(w->t->f->store);
 	work_watch_wake(w);
 	pthread_join(w->thread, NULL);
-	say_now(f, NULL);
+	say_no_more(f);
 }
 
 void work_watch_free(struct work_watch *w)

@@ -410,6 +410,17 @@ class Health(sbx.Case):
             db.execute("COMMIT")
         self.reasons(m, ["directories_not_watched"])
 
+    def test_a_stop_waits_for_nobody(self):
+        m = self.other_of_few()
+        s = workkit.Session(m, "stop")
+        self.left_out(s, *map(str, range(100)))
+        self.reasons(m, ["directories_not_watched"])
+        with contextlib.closing(sqlite3.connect(os.path.join(m.state, "state.db"), isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            self.assertEqual(m.stop(), 0)
+            self.assertIn('error="interrupted while others held the database', m.errors())
+        self.reasons(self.m, None)
+
     def test_directories_that_are_too_many(self):
         m = self.other_of_few()
         s = workkit.Session(m, "many")
