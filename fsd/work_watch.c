@@ -42,7 +42,6 @@ enum {
 	LOOK_NAMES = 1000, /* of one directory that is looked through */
 	MERGE_MAX = 64,	   /* so far back news of one name are put together */
 	LOG_EVERY_US = 60000000,
-	SAY_EVERY_US = 10000000,
 	INFO_OLD = 10,
 	INFO_NEW = 12,
 };
@@ -450,37 +449,6 @@ static int wait_ms(int64_t at_us)
 	return at_us == INT64_MAX ? -1 : left > 0 ? (int)left : 0;
 }
 
-static bool say_now(struct fsd *f, const struct orch_watching *what)
-{
-	sbx_autoerror e = SBX_ERROR_INIT;
-
-	if (orch_watching_say(f->orch, what, &e) == 0)
-		return true;
-	sbx_log(SBX_LOG_WARNING, "cannot say how workspaces are watched error=\"%s\"", e.message);
-	return false;
-}
-
-/* To whoever reads health, now and then: it says so for ten minutes. Gives when to come again, on
- * the boot clock; INT64_MAX: when there is something new. */
-static int64_t say(struct work_watch *w)
-{
-	struct orch_watching now = { .unavailable = false };
-
-	if (!atomic_load(&w->unsaid))
-		return INT64_MAX;
-	if (w->said_us && sbx_boot_us() < w->said_us + SAY_EVERY_US)
-		return w->said_us + SAY_EVERY_US;
-	atomic_store(&w->unsaid, false); /* before the times are read: what comes now is new */
-	now.unwatched_us = atomic_load(&w->unwatched_us);
-	now.lost_us = atomic_load(&w->lost_us);
-	store_give_up_when(&w->stopping);
-	if (!say_now(w->t->f, &now))
-		atomic_store(&w->unsaid, true);
-	store_give_up_when(NULL);
-	w->said_us = sbx_boot_us();
-	return atomic_load(&w->unsaid) ? w->said_us + SAY_EVERY_US : INT64_MAX;
-}
-
 static void *watch_thread(void *arg)
 {
 	struct work_watch *w = arg;
@@ -492,7 +460,7 @@ static void *watch_thread(void *arg)
 	int64_t at, say_at;
 
 	while (!stopped(w)) {
-		say_at = say(w);
+		say_at = work_say(w);
 		while (w->n_batch < BATCH && (n = next_look(w, &m, &at)))
 			look_through(w, n, &m);
 		if (w->n_batch) {
@@ -539,7 +507,6 @@ static struct work_watch *make(struct work_table *t)
 
 int work_watch_start(struct work_table *t, struct sbx_error *e)
 {
-	const struct orch_watching none = { .unavailable = true };
 	struct work_watch *w;
 	int r;
 
@@ -553,7 +520,7 @@ int work_watch_start(struct work_table *t, struct sbx_error *e)
 			"what runs do in workspaces raises no inotify events error=\"%s\"",
 			strerror(errno));
 		work_watch_free(w);
-		(void)say_now(t->f, &none);
+		work_say_none(t->f);
 		return 0;
 	}
 	r = pthread_create(&w->thread, NULL, watch_thread, w);
@@ -565,20 +532,10 @@ int work_watch_start(struct work_table *t, struct sbx_error *e)
 	return 0;
 }
 
-/* A stop does not wait for whoever holds the store: who is over is not believed anyway. */
-static void say_no_more(struct fsd *f)
-{
-	static const atomic_bool at_once = true;
-
-	store_give_up_when(&at_once);
-	(void)say_now(f, NULL);
-	store_give_up_when(NULL);
-}
-
 void work_watch_stop(struct work_watch *w, struct fsd *f)
 {
 	if (!w) {
-		say_no_more(f);
+		work_say_no_more(f);
 		return;
 	}
 	pthread_mutex_lock(&w->lock);
@@ -589,7 +546,7 @@ void work_watch_stop(struct work_watch *w, struct fsd *f)
 	store_look_again(w->t->f->store);
 	work_watch_wake(w);
 	pthread_join(w->thread, NULL);
-	say_no_more(f);
+	work_say_no_more(f);
 }
 
 void work_watch_free(struct work_watch *w)
