@@ -55,7 +55,7 @@ struct comings {
 	struct coming *first;
 };
 
-struct comings *comings_new(void)
+struct comings *coming_all_new(void)
 {
 	struct comings *all = calloc(1, sizeof(*all));
 
@@ -64,7 +64,7 @@ struct comings *comings_new(void)
 	return all;
 }
 
-void comings_free(struct comings *all)
+void coming_all_free(struct comings *all)
 {
 	if (!all)
 		return;
