@@ -53,12 +53,28 @@ static int spool_take(struct req *q, const char *data, size_t len, struct sbx_er
 		     : 0;
 }
 
+/* Makes room for another one, once the file is closed. */
+static void leave(struct spool *s)
+{
+	struct apid *a = s->q->a;
+
+	sbx_closep(&s->fd);
+	pthread_mutex_lock(&a->spools_lock);
+	if (s->at) {
+		*s->at = s->next;
+		if (s->next)
+			s->next->at = s->at;
+		s->at = NULL;
+	}
+	pthread_mutex_unlock(&a->spools_lock);
+}
+
 static void spool_drop(struct req *q)
 {
 	struct spool *s = q->state;
 
 	if (s)
-		sbx_closep(&s->fd);
+		leave(s);
 }
 
 static const struct taker takers[] = {
@@ -112,10 +128,24 @@ void body_drop(struct req *q)
 
 /* ---- a tar in a file ------------------------------------------------------------------------- */
 
-/* They are disk that nobody sees. */
+/* They are disk that nobody sees. An image comes from an administrator, for whom there is always
+ * room, and takes none from the others. */
 enum { OF_A_USER = 8, OF_ALL = 32 };
 
-/* Joins the others, if there is room. */
+static bool is_image(const struct spool *s)
+{
+	return s->q->route->handle == admin_image_put;
+}
+
+static int refuse(const char *reason, int limit, const char *whose, struct sbx_error *e)
+{
+	(void)sbx_fail(e, SBX_E_QUEUE_FULL,
+		       "%d tars of %s are coming in already; more are not taken", limit, whose);
+	return sbx_error_details(e, "{\"retry_after\":1,\"reason\":\"%s\",\"limit\":%d}", reason,
+				 limit);
+}
+
+/* Joins the others, if there is room. How many there are in all is nobody's business. */
 static int join(struct spool *s, struct sbx_error *e)
 {
 	struct apid *a = s->q->a;
@@ -124,10 +154,10 @@ static int join(struct spool *s, struct sbx_error *e)
 
 	pthread_mutex_lock(&a->spools_lock);
 	for (const struct spool *one = a->spools; one; one = one->next) {
-		all++;
+		all += !is_image(one);
 		own += strcmp(one->q->who.user, s->q->who.user) == 0;
 	}
-	ok = own < OF_A_USER && all < OF_ALL;
+	ok = own < OF_A_USER && (all < OF_ALL || is_image(s));
 	if (ok) {
 		s->next = a->spools;
 		s->at = &a->spools;
@@ -138,21 +168,8 @@ static int join(struct spool *s, struct sbx_error *e)
 	pthread_mutex_unlock(&a->spools_lock);
 	if (ok)
 		return 0;
-	return sbx_fail(e, SBX_E_QUEUE_FULL,
-			"%zu tars of this user are coming in, and %zu in all; allowed are %d and "
-			"%d at a time",
-			own, all, OF_A_USER, OF_ALL);
-}
-
-static void leave(struct spool *s)
-{
-	struct apid *a = s->q->a;
-
-	pthread_mutex_lock(&a->spools_lock);
-	*s->at = s->next;
-	if (s->next)
-		s->next->at = s->at;
-	pthread_mutex_unlock(&a->spools_lock);
+	return own >= OF_A_USER ? refuse("user_bodies", OF_A_USER, "this user", e)
+				: refuse("bodies", OF_ALL, "all users", e);
 }
 
 static void spool_free(void *state)
@@ -160,7 +177,6 @@ static void spool_free(void *state)
 	struct spool *s = state;
 
 	leave(s);
-	sbx_closep(&s->fd);
 	sbx_error_clear(&s->why);
 	sbx_buf_free(&s->out);
 	free(s);
@@ -170,16 +186,18 @@ int spool_begin(struct req *q, int fd, void (*work)(struct req *q, struct spool 
 		struct sbx_error *e)
 {
 	struct spool *s = calloc(1, sizeof(*s));
+	int rc;
 
 	if (!s) {
 		sbx_closep(&fd);
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	}
 	s->q = q;
-	if (join(s, e) < 0) {
+	rc = join(s, e);
+	if (rc < 0) {
 		sbx_closep(&fd);
 		free(s);
-		return -SBX_E_QUEUE_FULL;
+		return rc;
 	}
 	s->fd = fd;
 	s->work = work;
@@ -195,7 +213,7 @@ static void work(struct req *q)
 
 	sbx_error_clear(&s->why);
 	s->work(q, s);
-	sbx_closep(&s->fd); /* whoever has the answer finds nothing left of it */
+	leave(s); /* whoever has the answer finds nothing left of it */
 }
 
 enum MHD_Result spool_end(struct req *q, const char *of)

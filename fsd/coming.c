@@ -10,12 +10,14 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/fs.h"
 
-/* Files that may be coming: they are disk that nobody sees. */
+/* Files that may be coming: they are disk that nobody sees. An image comes from an administrator,
+ * for whom there is always room, and takes none from the others. */
 enum { OF_A_USER = 4, OF_ALL = 32 };
 
 struct coming;
@@ -31,16 +33,44 @@ struct gate {
 
 struct coming {
 	struct handle h;
-	pthread_mutex_t lock; /* what follows; see also wait_for_reply */
-	int fd;		      /* owned */
+	struct comings *all;
+	struct coming *next, **at; /* under its lock */
+	int pins;		   /* the same: the open file, and whoever looks at it */
+	int fd;			   /* owned */
 	const struct gate *gate;
 	uid_t uid;
 	struct orch_principal who;
 	char place[37];		 /* id of the session; "": images */
 	char name[SESSION_NAME]; /* of what it will be */
+	pthread_mutex_t lock;	 /* what follows, and the file; see also wait_for_reply */
 	bool fresh;		 /* there are bytes that were not looked at yet */
+	bool waiting;		 /* an import is queued or under way: there is one at a time */
 	int result;		 /* of the last import: 0 or -errno */
+	int broken; /* -errno of a write that failed: there is a hole, until all goes */
 };
+
+/* All that are open. Nobody waits for a disk under its lock. */
+struct comings {
+	pthread_mutex_t lock;
+	struct coming *first;
+};
+
+struct comings *coming_all_new(void)
+{
+	struct comings *all = calloc(1, sizeof(*all));
+
+	if (all)
+		pthread_mutex_init(&all->lock, NULL);
+	return all;
+}
+
+void coming_all_free(struct comings *all)
+{
+	if (!all)
+		return;
+	pthread_mutex_destroy(&all->lock);
+	free(all);
+}
 
 /* Where it would come to, from whom. -errno. */
 static int place_of(struct fsd *f, fuse_req_t req, fuse_ino_t parent, char ret[37])
@@ -76,11 +106,27 @@ void coming_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 
 /* ---- imports, by turns ----------------------------------------------------------------------- */
 
+static bool is_broken(struct fsd *f, struct coming *c, struct sbx_error *e)
+{
+	int broken;
+
+	pthread_mutex_lock(&c->lock);
+	broken = c->broken;
+	pthread_mutex_unlock(&c->lock);
+	if (broken == -EFBIG)
+		(void)sbx_fail(e, SBX_E_SPEC_TOO_LARGE, "the file is larger than %lld bytes",
+			       (long long)c->gate->limit(f));
+	else if (broken)
+		(void)sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -broken, "a write failed");
+	return broken;
+}
+
+/* A tar that is cut between two members unpacks like a whole one. */
 static int perform(struct fsd *f, struct job *j)
 {
 	struct coming *c = (struct coming *)j->h;
 	sbx_autoerror e = SBX_ERROR_INIT;
-	int rc = c->gate->import(f, c, &e);
+	int rc = is_broken(f, c, &e) ? -(int)e.code : c->gate->import(f, c, &e);
 
 	failures_put(f->failures,
 		     &(const struct failed){ .place = c->place,
@@ -97,6 +143,7 @@ static void answer(struct fsd *f, struct job *j, int r)
 
 	(void)f;
 	pthread_mutex_lock(&c->lock);
+	c->waiting = false;
 	c->result = r;
 	/* Nobody has looked at it. */
 	c->fresh |= r == -EINTR || r == -EAGAIN || r == -ENOMEM || r == -ENOTCONN;
@@ -113,15 +160,20 @@ void coming_flush(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi)
 			       .h = &c->h,
 			       .by_turns = true,
 			       .must_answer = true };
-	bool fresh;
+	bool import;
 	int result;
 
 	pthread_mutex_lock(&c->lock);
-	fresh = c->fresh;
-	c->fresh = false;
-	result = c->result;
+	import = c->fresh && !c->waiting;
+	/* Nobody knows yet how it ends, and what has come since is left for the next close: the
+	 * queue is shared, and copies of one descriptor can be closed without number. */
+	result = c->waiting ? -EAGAIN : c->result;
+	if (import) {
+		c->fresh = false;
+		c->waiting = true;
+	}
 	pthread_mutex_unlock(&c->lock);
-	if (fresh)
+	if (import)
 		(void)writers_give_job(f->writers, &j);
 	else /* a copy of the descriptor is closed, or it was told already */
 		fuse_reply_err(req, -result);
@@ -218,18 +270,52 @@ static bool name_in(const char *file, char ret[SESSION_NAME])
 	return false;
 }
 
-/* -EMFILE: this user has too many, -EAGAIN: all together have. */
-static int room_for(struct fsd *f, uid_t uid)
+/* Joins the others. -EMFILE: this user has too many, -EAGAIN: all together have. */
+static int join(struct comings *all, struct coming *c)
 {
-	size_t n = 0, all = 0;
+	size_t n = 0, own = 0;
+	int r;
 
-	pthread_mutex_lock(&f->handles_lock);
-	for (const struct handle *h = f->handles; h; h = h->next) {
-		all += h->kind == H_COMING;
-		n += h->kind == H_COMING && ((const struct coming *)h)->uid == uid;
+	pthread_mutex_lock(&all->lock);
+	for (const struct coming *one = all->first; one; one = one->next) {
+		n += *one->place != '\0';
+		own += one->uid == c->uid;
 	}
-	pthread_mutex_unlock(&f->handles_lock);
-	return n >= OF_A_USER ? -EMFILE : all >= OF_ALL ? -EAGAIN : 0;
+	r = own >= OF_A_USER ? -EMFILE : *c->place && n >= OF_ALL ? -EAGAIN : 0;
+	if (r == 0) {
+		c->all = all;
+		c->pins = 1;
+		c->next = all->first;
+		c->at = &all->first;
+		if (c->next)
+			c->next->at = &c->next;
+		all->first = c;
+	}
+	pthread_mutex_unlock(&all->lock);
+	return r;
+}
+
+static void leave(struct coming *c)
+{
+	pthread_mutex_lock(&c->all->lock);
+	*c->at = c->next;
+	if (c->next)
+		c->next->at = c->at;
+	pthread_mutex_unlock(&c->all->lock);
+}
+
+static void unpin(struct coming *c)
+{
+	bool last;
+
+	pthread_mutex_lock(&c->all->lock);
+	last = --c->pins == 0;
+	pthread_mutex_unlock(&c->all->lock);
+	if (!last)
+		return;
+	wait_for_reply(&c->lock);
+	sbx_closep(&c->fd);
+	free(c);
 }
 
 static int begin(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
@@ -248,15 +334,19 @@ static int begin(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 		return r;
 	if (!name_in(name, c->name))
 		return -EINVAL;
-	r = room_for(f, c->uid);
-	if (r < 0)
-		return r;
-	c->fd = c->gate->stage(f, c);
-	if (c->fd < 0)
-		return c->fd;
 	c->h.kind = H_COMING;
 	c->h.ino = ino_make(serial_new(f), c->gate->file);
+	c->fd = -1;
+	r = join(f->comings, c);
+	if (r < 0)
+		return r;
 	pthread_mutex_init(&c->lock, NULL);
+	c->fd = c->gate->stage(f, c);
+	if (c->fd < 0) {
+		r = c->fd;
+		coming_release(&sbx_steal(&c)->h);
+		return r;
+	}
 	*ret = sbx_steal(&c);
 	return 0;
 }
@@ -296,6 +386,8 @@ void coming_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, cons
 	r = off > most || (off_t)size > most - off ? -EFBIG
 						   : sbx_pwrite_all(c->fd, data, size, off);
 	c->fresh = true;
+	if (r < 0 && !c->broken)
+		c->broken = r;
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else
@@ -307,23 +399,29 @@ void coming_release(struct handle *h)
 {
 	struct coming *c = (struct coming *)h;
 
-	wait_for_reply(&c->lock);
-	sbx_closep(&c->fd);
-	free(c);
+	leave(c);
+	unpin(c);
 }
 
 /* Calls with the open file of this number, under its lock. -ENOENT: it has been closed. */
 static int with(struct fsd *f, fuse_ino_t ino, int (*act)(struct coming *c, void *ctx), void *ctx)
 {
-	int r = -ENOENT;
+	struct comings *all = f->comings;
+	struct coming *c;
+	int r;
 
-	pthread_mutex_lock(&f->handles_lock);
-	for (struct handle *h = f->handles; h; h = h->next)
-		if (h->kind == H_COMING && h->ino == ino) {
-			r = act((struct coming *)h, ctx);
-			break;
-		}
-	pthread_mutex_unlock(&f->handles_lock);
+	pthread_mutex_lock(&all->lock);
+	for (c = all->first; c && c->h.ino != ino;)
+		c = c->next;
+	if (c)
+		c->pins++;
+	pthread_mutex_unlock(&all->lock);
+	if (!c)
+		return -ENOENT;
+	pthread_mutex_lock(&c->lock);
+	r = act(c, ctx);
+	pthread_mutex_unlock(&c->lock);
+	unpin(c);
 	return r;
 }
 
@@ -363,7 +461,11 @@ static int cut(struct coming *c, void *ctx)
 {
 	const off_t *size = ctx;
 
-	return ftruncate(c->fd, *size) < 0 ? -errno : 0;
+	if (ftruncate(c->fd, *size) < 0)
+		return -errno;
+	if (*size == 0)
+		c->broken = 0;
+	return 0;
 }
 
 static int may_be(struct coming *c, void *ctx)

@@ -12,6 +12,7 @@
 
 struct fsd;
 struct handle;
+struct comings;
 struct failures;
 
 /* ---- image.c: images/ ------------------------------------------------------------------------ */
@@ -25,6 +26,8 @@ void img_rmdir(struct fsd *f, fuse_req_t req, const char *name); /* in images/; 
 
 /* ---- coming.c: files that are copied into the tree ------------------------------------------- */
 
+struct comings *coming_all_new(void); /* NULL without memory */
+void coming_all_free(struct comings *all);
 bool is_coming_node(enum ms_node_id node);
 bool coming_may(fuse_ino_t parent); /* may files come into this directory? */
 int coming_attr(struct fsd *f, fuse_req_t req, fuse_ino_t ino, struct stat *st, double *timeout);

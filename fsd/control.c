@@ -269,6 +269,7 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 		  struct fuse_file_info *fi)
 {
 	const struct ms_node *n = ms_node(ino_node(ino));
+	int index = serial_index(ino_node(ino));
 	struct session_ref session;
 	struct control_handle *h;
 
@@ -296,6 +297,8 @@ void control_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct ru
 	who_is(f, req, &h->who);
 	fi->direct_io = 1;
 	fi->nonseekable = 1;
+	if (index >= 0)
+		serial_opened(f, index, ino_row(ino));
 	handle_opened(f, req, fi, &h->h);
 }
 
@@ -469,6 +472,7 @@ static void here_or_there(struct fsd *f, struct control_handle *h, struct act *a
 	bool long_one = h->verb == MS_W_SESSION_CTL && a->what == ACT_WRITE;
 	int r = 0;
 
+	a->slow = long_one;
 	if (mine && !long_one && (!writes || writers_here(f->writers, a))) {
 		perform(f, h, a);
 	} else {

@@ -41,14 +41,16 @@ struct work_node;
 struct work_table;
 struct writers;
 struct passes;
+struct comings;
 struct failures;
 
 struct serial_share {
 	int64_t serial;	  /* the last one that was given; 0: none */
 	int64_t first_us; /* when it was given for the first time, boot clock */
-	int64_t spare;	  /* one that the next look-up is to have; 0: none */
-	uid_t uid;	  /* whose these are */
-	int given;	  /* times */
+	bool spare; /* it was closed by all who had it open, and the next look-up is to have it */
+	uid_t uid;  /* whose these are */
+	int given;  /* times */
+	int open;   /* by so many of those */
 };
 
 struct fsd {
@@ -71,6 +73,7 @@ struct fsd {
 	struct work_table *work;
 	struct shots *shots;
 	struct passes *passes;
+	struct comings *comings;
 	struct failures *failures;
 	bool epochs; /* the kernel has a counter of epochs for all names, see work.c */
 	pthread_mutex_t handles_lock;
@@ -139,7 +142,8 @@ static inline int serial_index(enum ms_node_id node)
 int64_t serial_new(struct fsd *f); /* that nobody else has */
 /* For a look-up by this user. */
 int64_t serial_take(struct fsd *f, int index, uid_t uid);
-/* The file with that serial was closed by one of those who had it. */
+/* One of those who had it opens the file with that serial, and then closes it. */
+void serial_opened(struct fsd *f, int index, int64_t serial);
 void serial_closed(struct fsd *f, int index, int64_t serial);
 
 /* ---- wire.c: between libfuse and the kernel -------------------------------------------------- */
@@ -311,6 +315,7 @@ struct act {
 	struct act *next, **at; /* all that wait or write; at is NULL when it is not among them */
 	int64_t since_us;	/* boot clock */
 	bool queued, here;
+	bool slow;	     /* it takes its time, however quick the store is */
 	atomic_bool give_up; /* its caller was interrupted: it need not wait for the store */
 };
 struct writers *writers_start(struct fsd *f, struct sbx_error *e);
@@ -363,57 +368,7 @@ void results_set(struct results *r, uid_t uid, enum ms_view view, const char *te
 /* malloc'd copy, "" when there is none; NULL without memory. */
 char *results_get(struct results *r, uid_t uid, enum ms_view view, size_t *ret_len);
 
-/* ---- park.c, poll.c: reads that wait, and poll ----------------------------------------------- */
-
-struct parking *parking_new(struct fsd *f);
-/* Forgets a status handle that is polled. */
-void parking_drop_text(struct parking *p, struct text_handle *h);
-void parking_end(struct parking *p); /* all requests are answered with ENOTCONN */
-void parking_free(struct parking *p);
-void stream_open(struct fsd *f, fuse_req_t req, fuse_ino_t ino, const struct run_ref *run,
-		 struct fuse_file_info *fi);
-void stream_read(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, size_t size);
-/* .events: the text is a seq to begin behind. */
-void stream_write(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, const char *data,
-		  size_t len);
-void stream_release(struct fsd *f, struct handle *h);
-void stream_poll(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi,
-		 struct fuse_pollhandle *ph);
-void status_poll(struct fsd *f, fuse_req_t req, struct text_handle *h, struct fuse_pollhandle *ph);
-/* Feed thread: something happened. */
-void parking_run_changed(struct parking *p, int64_t row, bool terminal);
-void parking_log_grew(struct parking *p, int64_t row);
-void parking_events(struct parking *p);
-/* Something may have been missed: everybody looks again. */
-void parking_look_all(struct parking *p);
-
-/* ---- feed.c ---------------------------------------------------------------------------------- */
-
-struct feed *feed_start(struct fsd *f, struct sbx_error *e);
-void feed_stop(struct feed *fd); /* joins the thread; handlers may still call the rest */
-void feed_free(struct feed *fd);
-/* Watches the log of a run while somebody streams it; counted. */
-void feed_watch_log(struct feed *fd, int64_t row, const char *id);
-void feed_unwatch_log(struct feed *fd, int64_t row);
-
-/* ---- kick.c ---------------------------------------------------------------------------------- */
-
-enum kick_what { KICK_NEW = 1, KICK_STATUS = 2, KICK_ARTIFACTS = 4, KICK_PHASE = 8 };
-/* It may have come into this phase. */
-static inline unsigned kick_phase(enum store_phase p)
-{
-	return (unsigned)KICK_PHASE << p;
-}
-/* Takes news from now on, and makes requests once it is told that they are answered. */
-struct kicker *kicker_start(struct fsd *f, struct sbx_error *e);
-void kicker_serving(struct kicker *k);
-void kicker_stop(struct kicker *k);
-/* For the main thread: poll this for POLLPRI (-1: no need), and call the other when it says so.
- * False: the mount is gone, and the kicker let go of it. */
-int kicker_mounts_fd(const struct kicker *k);
-bool kicker_mounts_changed(struct kicker *k);
-void kicker_add(struct kicker *k, int64_t row, const char *id, unsigned what);
-void kicker_news(struct kicker *k); /* of workspaces: it calls work_tell() */
+#include "fsd/news_i.h"
 
 /* ---- dir.c ----------------------------------------------------------------------------------- */
 

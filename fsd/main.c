@@ -221,9 +221,10 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	f->work = work_open(f);
 	f->shots = shot_open();
 	f->passes = pass_new();
+	f->comings = coming_all_new();
 	f->failures = failures_new();
-	if (!f->passes || !f->failures || !f->results || !f->real || !f->parking || !f->work ||
-	    !f->shots)
+	if (!f->passes || !f->comings || !f->failures || !f->results || !f->real || !f->parking ||
+	    !f->work || !f->shots)
 		return sbx_fail(e, SBX_E_NO_MEMORY, "no memory");
 	if (!orch_settings(f->orch)->inotify)
 		f->announced_row = INT64_MAX;
@@ -273,6 +274,7 @@ static void stop(struct server *s)
 	shot_free(f->shots);
 	pass_free(f->passes);
 	failures_free(f->failures);
+	coming_all_free(f->comings);
 	writers_free(f->writers);
 	feed_free(f->feed);
 	parking_free(f->parking);

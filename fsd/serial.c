@@ -3,7 +3,8 @@
  * Which inode a look-up of runs/new or runs/check gets. The kernel lets only one write at a time
  * into an inode, and whoever waits for that cannot be interrupted, while submitting must go on side
  * by side. So each look-up gets an inode that nobody else has: a new one, or the one that was
- * closed last, which the kernel still knows by that name and need not ask about twice.
+ * closed last, which the kernel still knows by that name and need not ask about twice. What counts
+ * is who has it open: the kernel looks up again what it finds changed, and stat() opens nothing.
  *
  * But under a name the kernel has one inode at a time. Of a crowd that opens the name at once, one
  * gets an answer and all others find that it is not theirs and ask again, n * n / 2 look-ups in
@@ -35,19 +36,32 @@ int64_t serial_take(struct fsd *f, int index, uid_t uid)
 	bool late = writers_late(f->writers);
 
 	pthread_mutex_lock(&f->shares_lock);
-	if (!late && s->uid == uid && !s->spare && s->given > 0 && s->given < SHARED &&
+	if (!late && s->uid == uid && s->given > 0 && s->given < SHARED &&
 	    now < s->first_us + AT_ONCE_US) {
 		s->given++;
 	} else {
-		s->serial = s->spare && s->uid == uid ? s->spare : serial_new(f);
-		s->spare = 0;
+		s->serial = s->spare && s->uid == uid ? s->serial : serial_new(f);
 		s->uid = uid;
 		s->given = 1;
+		s->open = 0;
 		s->first_us = now;
 	}
+	s->spare = false;
 	ret = s->serial;
 	pthread_mutex_unlock(&f->shares_lock);
 	return ret;
+}
+
+void serial_opened(struct fsd *f, int index, int64_t serial)
+{
+	struct serial_share *s = &f->shares[index];
+
+	pthread_mutex_lock(&f->shares_lock);
+	if (serial == s->serial) {
+		s->open++;
+		s->spare = false;
+	}
+	pthread_mutex_unlock(&f->shares_lock);
 }
 
 void serial_closed(struct fsd *f, int index, int64_t serial)
@@ -55,7 +69,7 @@ void serial_closed(struct fsd *f, int index, int64_t serial)
 	struct serial_share *s = &f->shares[index];
 
 	pthread_mutex_lock(&f->shares_lock);
-	if (serial == s->serial && s->given == 1)
-		s->spare = serial;
+	if (serial == s->serial && s->open > 0 && --s->open == 0)
+		s->spare = true;
 	pthread_mutex_unlock(&f->shares_lock);
 }

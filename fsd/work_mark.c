@@ -21,7 +21,6 @@ enum {
 	/* Programs look at a directory, go down into it, and watch it only then. */
 	LOOK_AFTER_US = 250000,
 	LOOK_LATEST_US = 2000000,
-	LEFT_OUT_EVERY_US = 1000000,
 };
 
 static const uint64_t EVENTS = FAN_CREATE | FAN_DELETE | FAN_MODIFY | FAN_CLOSE_WRITE | FAN_ATTRIB |
@@ -112,12 +111,11 @@ static bool enter_mark(struct work_watch *w, struct work_node *n, struct work_ma
 	return ok;
 }
 
-/* The thread says so. */
+/* The thread says so; it has been woken when there is something that is not said yet. */
 static void left_out(struct work_watch *w)
 {
-	int64_t now = sbx_now_us(), before = atomic_exchange(&w->unwatched_us, now);
-
-	if (now - before >= LEFT_OUT_EVERY_US)
+	atomic_store(&w->unwatched_us, sbx_now_us());
+	if (!atomic_exchange(&w->unsaid, true))
 		work_watch_wake(w);
 }
 
@@ -161,8 +159,10 @@ static void add_mark(struct work_watch *w, struct work_node *n, bool look)
 	struct work_mark *m = new_mark(n);
 	bool ok;
 
-	if (!m)
+	if (!m) {
+		left_out(w);
 		return;
+	}
 	m->look = look;
 	pthread_mutex_lock(&w->order);
 	ok = enter_mark(w, n, m);

@@ -325,6 +325,7 @@ static void read_events(struct work_watch *w)
 		more = read_some(w, &lost);
 	if (lost) {
 		atomic_store(&w->lost_us, now);
+		atomic_store(&w->unsaid, true);
 		look_at_all(w);
 	} else if (!more)
 		w->seen_us = now;
@@ -448,32 +449,6 @@ static int wait_ms(int64_t at_us)
 	return at_us == INT64_MAX ? -1 : left > 0 ? (int)left : 0;
 }
 
-static void say_now(struct fsd *f, const struct orch_watching *what)
-{
-	sbx_autoerror e = SBX_ERROR_INIT;
-
-	if (orch_watching_say(f->orch, what, &e) < 0)
-		sbx_log(SBX_LOG_WARNING, "cannot say how workspaces are watched error=\"%s\"",
-			e.message);
-}
-
-/* To whoever reads health: at most once a minute, for it says so for ten. */
-static void say(struct work_watch *w)
-{
-	const struct orch_watching now = { .unwatched_us = atomic_load(&w->unwatched_us),
-					   .lost_us = atomic_load(&w->lost_us) };
-
-	if (now.unwatched_us == w->said.unwatched_us && now.lost_us == w->said.lost_us)
-		return;
-	if (w->said_us && sbx_boot_us() - w->said_us < LOG_EVERY_US)
-		return;
-	store_give_up_when(&w->stopping);
-	say_now(w->t->f, &now);
-	store_give_up_when(NULL);
-	w->said_us = sbx_boot_us();
-	w->said = now;
-}
-
 static void *watch_thread(void *arg)
 {
 	struct work_watch *w = arg;
@@ -482,17 +457,17 @@ static void *watch_thread(void *arg)
 	struct work_mark m;
 	struct work_node *n;
 	uint64_t count;
-	int64_t at;
+	int64_t at, say_at;
 
 	while (!stopped(w)) {
-		say(w);
+		say_at = work_say(w);
 		while (w->n_batch < BATCH && (n = next_look(w, &m, &at)))
 			look_through(w, n, &m);
 		if (w->n_batch) {
 			publish(w);
 			continue;
 		}
-		if (poll(p, SBX_COUNT(p), wait_ms(at)) <= 0)
+		if (poll(p, SBX_COUNT(p), wait_ms(at < say_at ? at : say_at)) <= 0)
 			continue;
 		if (p[1].revents && read(w->wake, &count, sizeof(count)) < 0)
 			break;
@@ -532,7 +507,6 @@ static struct work_watch *make(struct work_table *t)
 
 int work_watch_start(struct work_table *t, struct sbx_error *e)
 {
-	const struct orch_watching none = { .unavailable = true };
 	struct work_watch *w;
 	int r;
 
@@ -546,7 +520,7 @@ int work_watch_start(struct work_table *t, struct sbx_error *e)
 			"what runs do in workspaces raises no inotify events error=\"%s\"",
 			strerror(errno));
 		work_watch_free(w);
-		say_now(t->f, &none);
+		work_say_none(t->f);
 		return 0;
 	}
 	r = pthread_create(&w->thread, NULL, watch_thread, w);
@@ -561,7 +535,7 @@ int work_watch_start(struct work_table *t, struct sbx_error *e)
 void work_watch_stop(struct work_watch *w, struct fsd *f)
 {
 	if (!w) {
-		say_now(f, NULL);
+		work_say_no_more(f);
 		return;
 	}
 	pthread_mutex_lock(&w->lock);
@@ -572,7 +546,7 @@ void work_watch_stop(struct work_watch *w, struct fsd *f)
 	store_look_again(w->t->f->store);
 	work_watch_wake(w);
 	pthread_join(w->thread, NULL);
-	say_now(f, NULL);
+	work_say_no_more(f);
 }
 
 void work_watch_free(struct work_watch *w)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to work_watch.c, which reads what happens, and work_mark.c, which says where. */
+/* Private to work_watch.c, which reads what happens, work_mark.c, which says where, and work_say.c,
+ * which tells what may have been missed. */
 #ifndef SBX_FSD_WORK_WATCH_I_H
 #define SBX_FSD_WORK_WATCH_I_H
 
@@ -43,10 +44,10 @@ struct work_watch {
 	bool stop;
 	/* What health is to say; wall clock, 0: never. */
 	_Atomic int64_t unwatched_us, lost_us;
+	atomic_bool unsaid;   /* set behind these, when one is newer than what was said */
 	atomic_bool stopping; /* so that nothing waits for the store any more */
 	/* Of the thread alone. */
 	int64_t said_us; /* boot clock */
-	struct orch_watching said;
 	struct work_news *batch, **batch_end;
 	size_t n_batch;
 	int64_t seen_us; /* until then nothing was lost */
@@ -60,6 +61,13 @@ struct work_mark *work_mark_find(struct work_watch *w, const unsigned char *byte
 				 int type);
 /* Can directories be watched at all? Finds out whether the kernel knows renames. errno. */
 int work_mark_try(struct work_watch *w);
+/* work_say.c: what is not said yet, to whoever reads health. Gives when to come again, on the boot
+ * clock; INT64_MAX: when there is something new. */
+int64_t work_say(struct work_watch *w);
+void work_say_none(struct fsd *f); /* workspaces cannot be watched */
+/* For a stop, which does not wait for whoever holds the store: who is over is not believed anyway.
+ */
+void work_say_no_more(struct fsd *f);
 /* The thread has something to look through. */
 void work_watch_wake(struct work_watch *w);
 

@@ -66,6 +66,15 @@ static void act_free(struct act *a)
 	free(a);
 }
 
+/* Of what has not been begun. The job may be one that is on the stack. */
+static void refuse(struct writers *w, fuse_req_t req, struct job *j, int err)
+{
+	if (j && j->must_answer)
+		j->answer(w->f, j, err);
+	else
+		fuse_reply_err(req, -err);
+}
+
 /* The data is not the operation: libfuse may call this for a request that is being answered. */
 static void interrupted(fuse_req_t req, void *data)
 {
@@ -83,10 +92,7 @@ static void interrupted(fuse_req_t req, void *data)
 		atomic_store(&a->give_up, true);
 	pthread_mutex_unlock(&w->lock);
 	if (queued) {
-		if (a->job && a->job->must_answer)
-			a->job->answer(w->f, a->job, -EINTR);
-		else
-			fuse_reply_err(req, EINTR);
+		refuse(w, req, a->job, -EINTR);
 		act_free(a);
 	} else if (a) {
 		store_look_again(w->f->store);
@@ -99,8 +105,8 @@ bool writers_late(struct writers *w)
 	bool late;
 
 	pthread_mutex_lock(&w->lock);
-	/* Jobs take their time, and whom one holds up stands in the list himself. */
-	for (a = w->first; a && a->job;)
+	/* Some take their time, and whom one of them holds up stands in the list himself. */
+	for (a = w->first; a && (a->job || a->slow);)
 		a = a->next;
 	late = a && sbx_boot_us() >= a->since_us + LATE_US;
 	pthread_mutex_unlock(&w->lock);
@@ -142,9 +148,12 @@ static struct act *copy_act(const struct act *a)
 
 	if (!copy)
 		return NULL;
-	*copy = (struct act){
-		.req = a->req, .h = a->h, .what = a->what, .len = a->len, .off = a->off
-	};
+	*copy = (struct act){ .req = a->req,
+			      .h = a->h,
+			      .what = a->what,
+			      .len = a->len,
+			      .off = a->off,
+			      .slow = a->slow };
 	if (a->data) {
 		copy->data = copy->copy = malloc(a->len ? a->len : 1);
 		if (!copy->copy) {
@@ -215,12 +224,10 @@ int writers_give_job(struct writers *w, const struct job *j)
 		free(copy);
 		free(a);
 	}
-	if (r < 0 && j->must_answer) {
+	if (r < 0) {
 		struct job refused = *j;
 
-		j->answer(w->f, &refused, r);
-	} else if (r < 0) {
-		fuse_reply_err(req, -r);
+		refuse(w, req, &refused, r);
 	}
 	return r;
 }
@@ -319,7 +326,7 @@ void writers_stop(struct writers *w)
 		if (!a->queued || !a->req)
 			continue; /* under way, or a handle to be closed: that is done */
 		take(w, a);
-		fuse_reply_err(a->req, ENOTCONN);
+		refuse(w, a->req, a->job, -ENOTCONN);
 		act_free(a);
 	}
 	pthread_cond_broadcast(&w->wake);

@@ -17,8 +17,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-extern char **environ;
-
 enum { PREFLIGHT_TIMEOUT_MS = 20000, PREFLIGHT_MAX = 256 << 10 };
 
 #define SHARED	"preflight" /* a row of meta */

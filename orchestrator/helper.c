@@ -19,8 +19,6 @@
 #include "base/fs.h"
 #include "base/json.h"
 
-extern char **environ;
-
 enum { ANSWER_MAX = 1 << 20, WORDS = 16 };
 
 /* ---- the program ----------------------------------------------------------------------------- */

@@ -76,9 +76,7 @@ static char *find_runner(const char *given, struct sbx_error *e)
 /* The bytes in a file of memory that nobody can change. */
 static int sealed_file(const struct orch_settings *s, int *ret, struct sbx_error *e)
 {
-	enum { LOWEST = 16 }; /* clear of the numbers that children get */
-	sbx_autoclose int made = memfd_create("sandboxfs.conf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	sbx_autoclose int fd = made < 0 ? -1 : fcntl(made, F_DUPFD_CLOEXEC, LOWEST);
+	sbx_autoclose int fd = memfd_create("sandboxfs.conf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int r = fd < 0 ? -errno : sbx_write_all(fd, s->file ? s->file : "", s->file_len);
 
 	if (r == 0 &&
@@ -249,7 +247,7 @@ struct orch *orch_close(struct orch *o)
 	free(o->config_path);
 	free(o->runner);
 	free(o->mountpoint);
-	free(o->watching_owner);
+	watching_end(o);
 	sbx_closep(&o->wake_fd);
 	sbx_closep(&o->helpers_over);
 	pthread_mutex_destroy(&o->reload_lock);

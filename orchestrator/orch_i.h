@@ -73,7 +73,8 @@ struct orch {
 	int64_t reconciled_us; /* janitor: boot clock; 0: not yet */
 	int64_t told_seq;      /* janitor: last change that it has seen */
 	int64_t retired_row;   /* janitor: up to there runs were looked at; 0: begin anew */
-	char *watching_owner;  /* owned; watching.c: who says it. NULL: nothing was said yet */
+	char *watching_name;   /* owned; watching.c: who says it. NULL: nothing was said yet */
+	int watching_lock;     /* owned, when there is a name: says that we live */
 
 	struct orch_counts counts;
 };
@@ -98,6 +99,7 @@ void findings_follow(struct orch *o);
 
 /* ,"watching":{...} for health: what all mounts of this state that live have said. */
 void watching_view(struct orch *o, struct sbx_buf *out);
+void watching_end(struct orch *o); /* of this process, which says nothing any more */
 
 /* ---- admit.c --------------------------------------------------------------------------------- */
 

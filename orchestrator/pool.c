@@ -27,8 +27,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-extern char **environ;
-
 enum runner_state {
 	RUNNER_STARTING,
 	RUNNER_IDLE,

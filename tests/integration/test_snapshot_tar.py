@@ -25,6 +25,7 @@ import treekit  # noqa: E402
 from imagekit import held, member, tar  # noqa: E402
 
 IN_OPEN = 0x20
+CLOSE = {"x86_64": "3", "aarch64": "57"}
 
 
 class Case(unittest.TestCase):
@@ -278,6 +279,27 @@ class Mount(unittest.TestCase):
             self.assertEqual(c.exception.errno, errno.EINVAL)
         self.assertEqual(os.listdir(os.path.join(self.m.state, "sessions", session_id(top))), ["workspace"])
 
+    def test_a_write_that_failed_leaves_no_whole(self):
+        """What is there unpacks without complaint: the tar is cut between two of its members."""
+        top = self.session("cut")
+        path, most = top + "/snapshots/x.tar", (2 * 8 + 16) << 20
+        whole = tar(lambda t: member(t, "x", b"1"))
+        with self.assertRaises(OSError) as c, open(path, "xb", buffering=0) as f:
+            f.write(whole[:1024])
+            with self.assertRaises(OSError) as c:
+                os.pwrite(f.fileno(), b"\0" * 512, most)
+            self.assertEqual(c.exception.errno, errno.EFBIG)
+        self.assertEqual((c.exception.errno, os.listdir(top + "/snapshots")), (errno.EFBIG, ["x.error"]))
+        with open(top + "/snapshots/x.error") as f:
+            self.assertEqual(json.load(f)["error"]["code"], "spec_too_large")
+        # Whoever begins again in the same file may.
+        with open(path, "xb", buffering=0) as f:
+            with self.assertRaises(OSError):
+                os.pwrite(f.fileno(), b"x", most)
+            f.truncate(0)
+            f.write(whole)
+        self.assertEqual(os.listdir(top + "/snapshots"), ["x"])
+
     def test_errors_of_two_sessions_are_two(self):
         for name in ("e1", "e2"):
             top = self.session(name)
@@ -295,28 +317,58 @@ class Mount(unittest.TestCase):
                 open(top + "/snapshots/5.tar", "xb")
             self.assertEqual(c.exception.errno, errno.EMFILE)
 
-
-    def test_who_waits_for_his_turn_can_be_interrupted(self):
-        top, lock = self.session("turns"), os.path.join(self.m.state, "images", ".lock")
-        data = os.path.join(self.m.base, "some")
+    @contextlib.contextmanager
+    def taken_turn(self, name):
+        """Somebody else's import is under way for as long as this lasts, so all others wait for their turn."""
+        lock, data = os.path.join(self.m.state, "images", ".lock"), os.path.join(self.m.base, "some")
         with open(data, "wb") as f:
             f.write(tar(lambda t: member(t, "x", b"1")))
         with contextlib.suppress(OSError):  # makes the lock's file
             self.put(os.path.join(self.m.mnt, "images", "none.tar"), b"no tar")
         with held(lock), api.watch(lock, IN_OPEN) as ring:
-            first = subprocess.Popen(["cp", data, os.path.join(self.m.mnt, "images", "first.tar")],
+            first = subprocess.Popen(["cp", data, os.path.join(self.m.mnt, "images", name + ".tar")],
                                      stderr=subprocess.DEVNULL)
             self.assertTrue(ring(20 * sbx.SLOW))
-            second = subprocess.Popen(["cp", data, top + "/snapshots/s.tar"])
-            fskit.blocked_in(second.pid, {"x86_64": "3", "aarch64": "57"}, 20)
-            second.terminate()
-            self.assertEqual(second.wait(20 * sbx.SLOW), -signal.SIGTERM)
+            yield data
             self.assertIsNone(first.poll())
         first.wait(20 * sbx.SLOW)
+
+    def test_who_waits_for_his_turn_can_be_interrupted(self):
+        top = self.session("turns")
+        with self.taken_turn("first") as data:
+            second = subprocess.Popen(["cp", data, top + "/snapshots/s.tar"])
+            fskit.blocked_in(second.pid, CLOSE, 20)
+            second.terminate()
+            self.assertEqual(second.wait(20 * sbx.SLOW), -signal.SIGTERM)
         self.assertEqual(os.listdir(top + "/snapshots"), [])
         # The turn of who was interrupted is nobody's.
         self.put(top + "/snapshots/s.tar", tar(lambda t: member(t, "x", b"1")))
         self.assertEqual(os.listdir(top + "/snapshots"), ["s"])
+
+    def test_one_file_stands_in_the_queue_once(self):
+        """However often copies of its descriptor are written to and closed: the queue is for all users."""
+        top = self.session("copies")
+        code = ("import os, sys\nfd = int(sys.argv[1])\nos.pwrite(fd, sys.argv[2].encode(), 0)\n"
+                "try: os.close(fd)\nexcept OSError as e: sys.exit(e.errno)")
+
+        def closer(text):
+            p = subprocess.Popen([sys.executable, "-c", code, str(fd), text], pass_fds=[fd])
+            self.addCleanup(p.wait)
+            self.addCleanup(p.kill)
+            return p
+
+        fd = os.open(top + "/snapshots/x.tar", os.O_CREAT | os.O_WRONLY)
+        with self.taken_turn("second"):
+            waits = closer("x")
+            fskit.blocked_in(waits.pid, CLOSE, 20)
+            # Nobody knows yet what becomes of it, so no close may say that it is well.
+            for text in ("", "y"):
+                self.assertEqual(closer(text).wait(20 * sbx.SLOW), errno.EAGAIN)
+        self.assertEqual(waits.wait(20 * sbx.SLOW), errno.EINVAL)
+        os.unlink(top + "/snapshots/x.error")
+        with self.assertRaises(OSError) as c:  # takes what has come since
+            os.close(fd)
+        self.assertEqual((c.exception.errno, os.listdir(top + "/snapshots")), (errno.EINVAL, ["x.error"]))
 
     @unittest.skipUnless(sbx.ROOT, "needs several users")
     def test_few_of_all(self):
@@ -330,11 +382,14 @@ class Mount(unittest.TestCase):
                 os.seteuid(0)
 
         with contextlib.ExitStack() as stack:
+            stack.enter_context(open(self.m.mnt + "/images/one.tar", "xb"))
             for uid in range(20001, 20009):
                 as_user(uid, 4)
             with self.assertRaises(OSError) as c:
                 as_user(20009, 1)
             self.assertEqual(c.exception.errno, errno.EAGAIN)
+            # Images come from an administrator, and are not among those.
+            stack.enter_context(open(self.m.mnt + "/images/two.tar", "xb"))
 
 
 class Owners(unittest.TestCase):
@@ -374,20 +429,66 @@ def owner_of_error(top):
     return [st.st_uid, st.st_mode & 0o777]
 
 
-class Busy(Case):
+class Coming(Case):
+    """Bodies that are announced and do not come."""
+
+    def connect(self):
+        c = socket.create_connection(("127.0.0.1", self.a.port), 20 * sbx.SLOW)
+        self.addCleanup(c.close)
+        return c
+
+    def begin(self, s, login=api.KEY):
+        c = self.connect()
+        c.sendall(rawhttp.head("POST", api.BASE + s.path("/snapshots"), [
+            ("Expect", "100-continue"), ("Content-Length", "10"), *login.headers.items()]))
+        self.assertIn(b" 100 ", c.recv(100))
+        return c
+
+
+class Busy(Coming):
     def test_few_at_a_time(self):
         s = self.session()
-        request = rawhttp.head("POST", api.BASE + s.path("/snapshots"), [("Expect", "100-continue"),
-                               ("Content-Length", "10"), *api.KEY.headers.items()])
-        with contextlib.ExitStack() as stack:
-            for _ in range(8):
-                c = stack.enter_context(socket.create_connection(("127.0.0.1", self.a.port), 20 * sbx.SLOW))
-                c.sendall(request)
-                self.assertIn(b" 100 ", c.recv(100))
-            self.refused(take_in(s, tar(lambda t: member(t, "x", b"1"))), 429, "queue_full")
+        waiting = [self.begin(s) for _ in range(8)]
+        got = take_in(s, tar(lambda t: member(t, "x", b"1")))
+        self.refused(got, 429, "queue_full")
+        self.assertEqual((got.headers["Retry-After"], got.error["details"]),
+                         ("1", {"retry_after": 1, "reason": "user_bodies", "limit": 8}))
         # Who leaves makes room.
+        for c in waiting:
+            c.close()
         self.a.wait_line(r"(path=\S+/snapshots status=\S+ [\s\S]*){9}")
         self.assertEqual(take_in(s, tar(lambda t: member(t, "x", b"1"))).status, 200)
+
+    def test_what_is_refused_has_left(self):
+        """Although its client goes on sending for as long as he likes."""
+        s = self.session()
+        for _ in range(7):
+            self.begin(s)
+        c = self.connect()
+        c.sendall(rawhttp.head("POST", api.BASE + s.path("/snapshots"), [
+            ("Transfer-Encoding", "chunked"), *api.KEY.headers.items()]))
+        # Far more than the sockets hold beside what may come, so the server has seen that it is too much.
+        for _ in range(32 + 40):
+            c.sendall(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+        self.refused(take_in(s, b"no tar"), 400, "invalid_argument")
+
+
+class Images(Coming):
+    settings = api.USERS
+
+    def test_an_image_has_room(self):
+        """Whatever users send: it comes from an administrator, and is not among those."""
+        logins = [api.user("user%d" % i) for i in range(4)]
+        for login in logins:
+            s = self.session(login=login)
+            for _ in range(8):
+                self.begin(s, login)
+        other = api.user("another")
+        got = take_in(self.session(login=other), b"x", login=other)
+        self.refused(got, 429, "queue_full")
+        self.assertEqual(got.error["details"], {"retry_after": 1, "reason": "bodies", "limit": 32})
+        got = self.a.request("PUT", "/admin/images/x", b"no tar", login=api.user("boss", "admin"))
+        self.refused(got, 400, "invalid_argument")
 
 
 class Foreign(Case):

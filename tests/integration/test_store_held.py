@@ -10,6 +10,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
 import fskit  # noqa: E402
 import sbx  # noqa: E402
 
@@ -42,7 +43,7 @@ class HeldCase(sbx.Case):
     def is_late(self, pid):
         """From a tenth of a second after the first write that waits, nobody shares an inode with another."""
         fskit.blocked_in_write(pid)
-        threading.Event().wait(0.15)
+        api.wait_until(time.CLOCK_MONOTONIC, time.monotonic() + 0.1)
 
     def submit_later(self, names):
         waiting = []

@@ -7,15 +7,19 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
 import threading
+import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import api  # noqa: E402
 import fskit  # noqa: E402
 import sbx  # noqa: E402
 
+IN_MODIFY = 0x2
 HELLO = {"command": ["sh", "-c", "echo hello"]}
 SHELLS = {"dash": ["dash"], "bash": ["bash"], "busybox": ["busybox", "sh"]}
 BIG = random.Random(7).randbytes(3 << 20)
@@ -670,6 +674,44 @@ class Check(SubmitCase):
 
     def test_what_is_no_json_fails_in_write(self):
         self.assertErrno(errno.EINVAL, os.write, self.open(node=self.check_node), b"hello")
+
+
+class Talkative(sbx.Mount):
+    """libfuse tells of each request on standard error, before and after."""
+
+    def args(self):
+        first, *rest = super().args()
+        return [first, "-d", *rest]
+
+
+class LookUps(unittest.TestCase):
+    def setUp(self):
+        self.m = Talkative(settings={"inotify": "false"})
+        self.addCleanup(self.m.close)
+        self.m.start()
+
+    def look_ups(self):
+        return len(re.findall("opcode: LOOKUP ", self.m.errors()))
+
+    def check(self):
+        """Opens and closes, and waits until the server has heard of it; gives how often the name was looked up."""
+        before = self.look_ups()
+        with api.watch(self.m.log_path, IN_MODIFY) as ring:
+            seen = len(self.m.errors())
+            os.close(os.open("check", os.O_WRONLY, dir_fd=self.runs))
+            while not re.search(r"unique: (\d+), opcode: RELEASE [\s\S]*   unique: \1, success", self.m.errors()[seen:]):
+                self.assertTrue(ring(20 * sbx.SLOW), self.m.errors())
+        return self.look_ups() - before
+
+    def test_one_for_each_open(self):
+        """Also after a look-up that opened nothing, when the kernel has to find that it knows another."""
+        self.runs = os.open(os.path.join(self.m.mnt, "runs"), os.O_PATH)
+        self.addCleanup(os.close, self.runs)
+        self.check()
+        self.assertEqual([self.check() for _ in range(5)], [1] * 5)
+        os.stat("check", dir_fd=self.runs)
+        self.check()
+        self.assertEqual([self.check() for _ in range(5)], [1] * 5)
 
 
 class Full(SubmitCase):

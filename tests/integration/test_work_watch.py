@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # run: limit=240
 """inotify in a workspace on the mount: what a run, an upload or a restore does there is heard by those who watch."""
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
 import api  # noqa: E402
@@ -370,13 +373,58 @@ class Health(sbx.Case):
         self.m.start()
         self.reasons(self.m, None)
 
+    def left_out(self, s, *names):
+        for name in names:
+            os.mkdir(s.path(name))
+        for name in names:
+            os.stat(s.path(name))
+
+    def other_of_few(self):
+        return self.other("sh", "-c", 'ulimit -n 300; exec "$0" "$@"')
+
+    def said_us(self):
+        """When a directory was left out, by what all mounts said last."""
+        with contextlib.closing(sqlite3.connect(os.path.join(self.m.state, "state.db"))) as db:
+            (text,), = db.execute("SELECT value FROM meta WHERE name = 'watching'")
+        return max(said["unwatched_us"] for said in json.loads(text).values())
+
+    def test_directories_that_are_left_out_again(self):
+        """Health forgets in ten minutes, so it hears of it again and again; although nothing else happens."""
+        m = self.other_of_few()
+        s = workkit.Session(m, "on")
+        self.left_out(s, *map(str, range(100)))
+        self.reasons(m, ["directories_not_watched"])
+        now = time.time() * 1e6
+        self.left_out(s, "again")
+        self.a.until(lambda: self.said_us() >= now)
+
+    def test_what_cannot_be_said_is_said_later(self):
+        m = self.other_of_few()
+        s = workkit.Session(m, "held")
+        with contextlib.closing(sqlite3.connect(os.path.join(m.state, "state.db"), isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            with api.watch(m.log_path, 0x2) as ring:  # IN_MODIFY
+                self.left_out(s, *map(str, range(100)))
+                while "cannot say how workspaces are watched" not in m.errors():
+                    self.assertTrue(ring(20 * sbx.SLOW))
+            db.execute("COMMIT")
+        self.reasons(m, ["directories_not_watched"])
+
+    def test_a_stop_waits_for_nobody(self):
+        m = self.other_of_few()
+        s = workkit.Session(m, "stop")
+        self.left_out(s, *map(str, range(100)))
+        self.reasons(m, ["directories_not_watched"])
+        with contextlib.closing(sqlite3.connect(os.path.join(m.state, "state.db"), isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            self.assertEqual(m.stop(), 0)
+            self.assertIn('error="interrupted while others held the database', m.errors())
+        self.reasons(self.m, None)
+
     def test_directories_that_are_too_many(self):
-        m = self.other("sh", "-c", 'ulimit -n 300; exec "$0" "$@"')
+        m = self.other_of_few()
         s = workkit.Session(m, "many")
-        for i in range(100):
-            os.mkdir(s.path(str(i)))
-        for i in range(100):
-            os.stat(s.path(str(i)))
+        self.left_out(s, *map(str, range(100)))
         self.reasons(m, ["directories_not_watched"])
         m.stop()
         self.reasons(self.m, None)
@@ -389,6 +437,10 @@ class Health(sbx.Case):
         self.reasons(m, ["workspaces_not_watched"])
         self.reasons(self.m, ["workspaces_not_watched"])
         m.stop()
+        self.reasons(self.m, None)
+        m.start()
+        self.reasons(self.m, ["workspaces_not_watched"])
+        m.kill()
         self.reasons(self.m, None)
 
 

@@ -24,7 +24,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../crash"))
 from house import own_groups  # noqa: E402
 
 STATE = ("state.db", "state.db-wal", "state.db-shm", "notify", "runs", "sessions", "trash", "runners", "bound", "snapshots",
-         "objects", "objects.lock", "images", "janitor.lock", "sandboxfs.log")
+         "objects", "objects.lock", "images", "janitor.lock", "watching.lock",
+         "sandboxfs.log")
 ODD = (b"lat\xe4in", b"new\nline", b"back\\slash", b" lead", b"trail ", b"-rf", b"\xff\xfe", b"..x", b"quote\"'", "\u6f22".encode(),
        b"n" * 255)
 

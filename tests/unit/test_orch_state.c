@@ -69,27 +69,52 @@ static void shared(struct house *h, const char *text)
 }
 
 /* Another mount's word counts while it lives, and what cannot be read is nothing. */
+static const struct orch_watching off = { .unavailable = true };
+
+/* Whatever it was called, and wherever it was: a process that is over says nothing. */
 static void health__watching_of_others(void **state)
 {
 	struct house *h = *state;
-	sbx_autofree char *alive = orch_owner_new(), *text = NULL;
-	char *start;
+	struct orch other = { .store = h->o.store };
+	sbx_autofree char *owner = orch_owner_new(), *text = NULL;
 
-	assert_true(asprintf(&text, "{\"%s\":{\"off\":true},\"%s\":{\"lost_us\":%lld}}", alive,
-			     "elsewhere/00000000-0000-0000-0000-000000000000/1/1/0",
-			     (long long)sbx_now_us()) > 0);
-	shared(h, text);
-	WATCHING(h, "{\"healthy\":false,\"reasons\":[\"workspaces_not_watched\","
-		    "\"events_lost\"]}");
-	free(sbx_steal(&text));
-	*strrchr(alive, '/') = '\0';
-	start = strrchr(alive, '/') + 1;
-	*start = *start == '1' ? '2' : '1'; /* another process of that number */
-	assert_true(asprintf(&text, "{\"%s/0\":{\"off\":true}}", alive) > 0);
+	assert_int_equal(orch_watching_say(&other, &off, NULL), 0);
+	WATCHING(h, "{\"healthy\":false,\"reasons\":[\"workspaces_not_watched\"]}");
+	watching_end(&other);
+	WATCHING(h, "{\"healthy\":true}");
+	assert_true(asprintf(&text, "{\"elsewhere/%s/1/1/0\":{\"off\":true},\"%s\":{\"off\":true}}",
+			     sbx_boot_id(), owner) > 0);
 	shared(h, text);
 	WATCHING(h, "{\"healthy\":true}");
 	shared(h, "[1]");
 	WATCHING(h, "{\"healthy\":true}");
+}
+
+/* Among as many as there may be, each can still say something else. */
+static void health__watching_of_many(void **state)
+{
+	enum { MANY = 64 };
+	struct house *h = *state;
+	struct orch others[MANY];
+
+	for (size_t i = 0; i < MANY; i++) {
+		others[i] = (struct orch){ .store = h->o.store };
+		assert_int_equal(orch_watching_say(&others[i], &off, NULL), 0);
+	}
+	for (size_t i = 0; i < MANY - 1; i++)
+		assert_int_equal(orch_watching_say(&others[i], NULL, NULL), 0);
+	for (size_t i = 0; i < MANY - 1; i++)
+		assert_int_equal(orch_watching_say(&others[i],
+						   &(const struct orch_watching){ .lost_us = 1 },
+						   NULL),
+				 0);
+	assert_int_equal(orch_watching_say(&others[MANY - 1], &off, NULL), 0);
+	WATCHING(h, "{\"healthy\":false,\"reasons\":[\"workspaces_not_watched\"]}");
+	for (size_t i = 0; i < MANY; i++)
+		watching_end(&others[i]);
+	/* Those who are over take nobody's place. */
+	assert_int_equal(orch_watching_say(&h->o, &off, NULL), 0);
+	WATCHING(h, "{\"healthy\":false,\"reasons\":[\"workspaces_not_watched\"]}");
 }
 
 static void operator__shape_and_judgement(void **state)
@@ -344,6 +369,7 @@ int main(void)
 		VIEW_TEST(health__members),
 		VIEW_TEST(health__watching),
 		VIEW_TEST(health__watching_of_others),
+		VIEW_TEST(health__watching_of_many),
 		VIEW_TEST(operator__shape_and_judgement),
 		VIEW_TEST(workspace__ones_own_runs_and_a_verdict),
 		VIEW_TEST(runtimes__as_documented),

@@ -40,13 +40,19 @@ static void later(int64_t us)
 	f.shares[0].first_us -= us;
 }
 
+static void open_and_close(int64_t serial)
+{
+	serial_opened(&f, 0, serial);
+	serial_closed(&f, 0, serial);
+}
+
 static void one_after_the_other_keep_it(void **state)
 {
 	int64_t first = serial_take(&f, 0, USER);
 
 	(void)state;
 	for (int i = 0; i < 20; i++) {
-		serial_closed(&f, 0, first);
+		open_and_close(first);
 		assert_int_equal(serial_take(&f, 0, USER), first);
 	}
 }
@@ -76,16 +82,72 @@ static void a_crowd_shares_by_eight(void **state)
 	assert_int_equal(kinds, 10);
 }
 
-static void what_was_shared_is_not_given_again(void **state)
+/* As long as one of them has it open, who comes later gets another. */
+static void what_was_shared_is_given_again_when_all_have_closed_it(void **state)
+{
+	int64_t first = serial_take(&f, 0, USER), other;
+
+	(void)state;
+	f.shares[0].first_us = INT64_MAX / 2;
+	assert_int_equal(serial_take(&f, 0, USER), first);
+	serial_opened(&f, 0, first);
+	open_and_close(first);
+	later(INT64_MAX / 2);
+	other = serial_take(&f, 0, USER);
+	assert_int_not_equal(other, first);
+	serial_closed(&f, 0, first);
+	later(SBX_SECOND_US);
+	assert_int_not_equal(serial_take(&f, 0, USER), first);
+
+	other = serial_take(&f, 0, USER);
+	f.shares[0].first_us = INT64_MAX / 2;
+	assert_int_equal(serial_take(&f, 0, USER), other);
+	open_and_close(other);
+	serial_opened(&f, 0, other); /* the second one comes when the first has left */
+	later(INT64_MAX / 2);
+	assert_int_not_equal(serial_take(&f, 0, USER), other);
+}
+
+/* The kernel asks a second time when it finds another than it knew. */
+static void asked_twice_and_opened_once_is_kept(void **state)
 {
 	int64_t first = serial_take(&f, 0, USER);
 
 	(void)state;
 	f.shares[0].first_us = INT64_MAX / 2;
 	assert_int_equal(serial_take(&f, 0, USER), first);
-	serial_closed(&f, 0, first);
-	f.shares[0].first_us = 0;
-	assert_int_not_equal(serial_take(&f, 0, USER), first);
+	open_and_close(first);
+	later(INT64_MAX / 2);
+	assert_int_equal(serial_take(&f, 0, USER), first);
+}
+
+/* Look-ups alone, as stat() makes them, leave nothing behind that matters. */
+static void what_nobody_opens_is_forgotten(void **state)
+{
+	int64_t first = serial_take(&f, 0, USER), next;
+
+	(void)state;
+	later(SBX_SECOND_US);
+	next = serial_take(&f, 0, USER);
+	assert_int_not_equal(next, first);
+	open_and_close(next);
+	later(SBX_SECOND_US);
+	assert_int_equal(serial_take(&f, 0, USER), next);
+}
+
+static void a_crowd_that_leaves_at_once_is_no_larger(void **state)
+{
+	int64_t first = serial_take(&f, 0, USER), last = first;
+	int n = 0;
+
+	(void)state;
+	for (; n < 20 && last == first; n++) {
+		f.shares[0].first_us = INT64_MAX / 2;
+		open_and_close(first);
+		serial_opened(&f, 0, first);
+		last = serial_take(&f, 0, USER);
+	}
+	assert_int_equal(n, 8);
 }
 
 static void check_has_its_own(void **state)
@@ -107,7 +169,7 @@ static void users_share_nothing(void **state)
 	other = serial_take(&f, 0, OTHER);
 	assert_int_not_equal(other, first);
 	/* Whoever closes one may have it open a second time. */
-	serial_closed(&f, 0, other);
+	open_and_close(other);
 	assert_int_not_equal(serial_take(&f, 0, USER), other);
 }
 
@@ -129,19 +191,25 @@ static void nobody_shares_while_a_write_waits_for_long(void **state)
 	assert_int_equal(serial_take(&f, 0, USER), first);
 }
 
-static void a_job_may_take_its_time(void **state)
+static void takes_its_time(struct act a)
 {
-	struct job j = { .name = "" };
-	struct act a = { .job = &j };
 	int64_t first;
 
-	(void)state;
 	assert_true(writers_here(f.writers, &a));
 	a.since_us -= SBX_SECOND_US;
 	first = serial_take(&f, 0, USER);
 	f.shares[0].first_us = INT64_MAX / 2;
 	assert_int_equal(serial_take(&f, 0, USER), first);
 	writers_done(f.writers, &a);
+}
+
+static void some_may_take_their_time(void **state)
+{
+	struct job j = { .name = "" };
+
+	(void)state;
+	takes_its_time((struct act){ .job = &j });
+	takes_its_time((struct act){ .what = ACT_WRITE, .slow = true });
 }
 
 int main(void)
@@ -151,12 +219,17 @@ int main(void)
 		cmocka_unit_test_setup_teardown(who_comes_while_it_is_open_gets_another, begin,
 						end),
 		cmocka_unit_test_setup_teardown(a_crowd_shares_by_eight, begin, end),
-		cmocka_unit_test_setup_teardown(what_was_shared_is_not_given_again, begin, end),
+		cmocka_unit_test_setup_teardown(
+			what_was_shared_is_given_again_when_all_have_closed_it, begin, end),
+		cmocka_unit_test_setup_teardown(asked_twice_and_opened_once_is_kept, begin, end),
+		cmocka_unit_test_setup_teardown(what_nobody_opens_is_forgotten, begin, end),
+		cmocka_unit_test_setup_teardown(a_crowd_that_leaves_at_once_is_no_larger, begin,
+						end),
 		cmocka_unit_test_setup_teardown(check_has_its_own, begin, end),
 		cmocka_unit_test_setup_teardown(users_share_nothing, begin, end),
 		cmocka_unit_test_setup_teardown(nobody_shares_while_a_write_waits_for_long, begin,
 						end),
-		cmocka_unit_test_setup_teardown(a_job_may_take_its_time, begin, end),
+		cmocka_unit_test_setup_teardown(some_may_take_their_time, begin, end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,7 +46,7 @@ static inline int clear(void **state)
 {
 	struct house *h = *state;
 
-	free(h->o.watching_owner);
+	watching_end(&h->o);
 	store_close(h->o.store);
 	(void)orch_settings_free(h->config.settings);
 	(void)orch_preflights_free(h->config.preflights);
