@@ -10,8 +10,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/capability.h>
+#include <linux/icmp.h>
+#include <linux/if_packet.h>
+#include <linux/netlink.h>
+#include <netinet/icmp6.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -293,6 +299,18 @@ static int try_heads(int fd)
 		{ SOL_IP, IP_HDRINCL, EPERM },
 		{ SOL_IP, IP_FREEBIND, EPERM },
 		{ SOL_IPV6, IPV6_HDRINCL, EPERM },
+		{ SOL_RAW, IPV6_HDRINCL, EPERM },
+		{ SOL_RAW, ICMP_FILTER, EPERM },
+		{ SOL_PACKET, PACKET_RX_RING, EPERM },
+		{ SOL_ICMPV6, ICMP6_FILTER, EPERM },
+		{ SOL_NETLINK, NETLINK_PKTINFO, EPERM },
+		{ 7, 1, EPERM },
+		{ 8, 1, EPERM },
+		{ SOL_SOCKET | 1 << 8, SO_KEEPALIVE, EPERM },
+		{ INT_MIN | SOL_SOCKET, SO_KEEPALIVE, EPERM },
+		{ -1, 1, EPERM },
+		{ IPPROTO_TCP, TCP_NODELAY,
+		  ENOPROTOOPT },			 /* the kernel's own word: there is none */
 		{ SOL_SOCKET, SO_DETACH_FILTER, EPERM }, /* it is locked */
 		{ SOL_SOCKET, SO_KEEPALIVE, 0 },
 	};
@@ -310,7 +328,7 @@ static int try_heads(int fd)
 		(void)syscall(SYS_setsockopt, fd, 1L << 32 | rows[i].level, rows[i].name, &on,
 			      sizeof(on));
 		if (errno != rows[i].err)
-			return (int)i + 10;
+			return (int)i + 50;
 	}
 	return syscall(SYS_io_uring_setup, 1, NULL) < 0 && errno == EPERM ? 0 : 200;
 }
