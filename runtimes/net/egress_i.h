@@ -134,10 +134,10 @@ _Noreturn void net_relay_main(const struct relay_config *c);
 
 /* ---- screen.c: caller and relay -------------------------------------------------------------- */
 
-/* NULL when something may be sent there from this host, else why not. `route` is of net_route_open;
- * the list is not asked. */
-const char *net_screen(const struct net_pins *p, int route, const struct net_addr *a);
-/* Takes out what net_screen refuses; *ret_why, when nothing is left, is why. */
+/* NULL when something may be sent there from this host, else why not. `route` is of net_route_open,
+ * the port as for net_pins_literal; the list is not asked. */
+const char *net_screen(const struct net_pins *p, int route, const struct net_addr *a, int port);
+/* Takes out what net_screen refuses on every port; *ret_why, when nothing is left, is why. */
 void net_screen_answer(const struct net_pins *p, int route, struct net_answer *answer,
 		       const char **ret_why);
 

@@ -269,6 +269,27 @@ say(get("127.0.0.1", %d)); say(get("::1", %d)); say(get("0.0.0.0", %d)); say(get
         self.lines(m, "connect(%r, %d).sendall(b'x')" % (self.a.near4, port))
         listeners[2].accept()[0].close()
 
+    def test_a_port_of_the_host_opens_no_other(self):
+        """Not through a network or a name of the list, either, that have the address as well."""
+        one, other = (socket.create_server((self.a.near4, 0)) for _ in range(2))
+        u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for s in (one, other, u):
+            self.addCleanup(s.close)
+            s.setblocking(False)
+        port, shut = one.getsockname()[1], other.getsockname()[1]
+        u.bind((self.a.near4, shut))
+        m = self.mount("0.0.0.0/0", "self.test", "%s:%d" % (self.a.near4, port))
+        out = self.lines(m, """
+connect({0!r}, {1}).sendall(b'x'); say(cut_off({0!r}, {2})); say(name("self.test") == {0!r})
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as u: say(told(u.sendto, b"x", ({0!r}, {2})))
+say(unheard({0!r}, {3!r}))
+""".format(self.a.near4, port, shut, self.a.v4))
+        self.assertEqual(out, ["True", "True", "1", "sent, %s 2" % self.a.v4])
+        one.accept()[0].close()
+        self.assertRaises(BlockingIOError, other.accept)
+        self.assertRaises(BlockingIOError, u.recv, 1)
+        self.assertEqual(self.usage()["egress_refused_addresses"], 3)
+
     def test_metadata_and_the_like_although_a_network_has_them(self):
         m = self.mount("0.0.0.0/0", "::/0")
         out = self.lines(m, """
