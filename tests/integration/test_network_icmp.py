@@ -245,6 +245,25 @@ say("again")
         self.assertGreater(busy, 0)
         self.assertEqual(len(self.icmp_at(self.a)[0]), echoes)
 
+    def test_who_does_not_reply_holds_up_nobody(self):
+        """For more than a second. Each echo to the one that is there finds a place that is too young, or takes that of
+        one that waits: either is counted."""
+        m = self.mount(self.a.net4)
+        silent = self.a.v4[:-1] + "77"
+        out = self.lines(m, """
+s = echo_socket(%r); s.settimeout(0.1); n = 0
+for seq in range(64): s.sendto(request(%r, seq), (%r, 0))
+while True:
+    s.sendto(request(%r, 100), (%r, 0)); n += 1
+    try: say(s.recvfrom(100)[1][0], n); break
+    except TimeoutError: pass
+""" % (silent, silent, silent, self.a.v4, self.a.v4))
+        peer, n = out[0].split()
+        echoes, replies, busy = self.counts("echoes", "echo_replies", "refused_busy")
+        self.assertEqual((peer, busy), (self.a.v4, int(n)))
+        self.assertGreaterEqual(echoes, 65)
+        self.assertLess(echoes, 64 + 10)
+
     # ---- when it is not there ----
 
     def test_without_its_relay_nobody_answers(self):
