@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -196,9 +195,6 @@ raw6.sendto(echo(128, seq=7), (A6, 0)); say(reply(raw6, 129, 0))
 """ % (self.a.v4, self.a.v6, self.f.v4, self.f.v6)
         p = subprocess.run(["nsenter", "-n", "-t", str(gate), sys.executable, "-c", text], stdout=subprocess.PIPE, check=True)
         self.assertEqual(p.stdout.decode().splitlines(), ["[]", "[]"])
-        end = time.monotonic() + 10 * sbx.SLOW
-        while not all(self.icmp_at(self.a)) and time.monotonic() < end:
-            pass  # the relay sends them when the gate has told it, for which nobody here waits
         self.assertEqual(self.icmp_at(self.a), [[8], [128]])
         self.nothing_arrived(self.f)
         with open(r.path("stdin"), "wb") as f:
