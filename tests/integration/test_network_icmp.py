@@ -2,7 +2,6 @@
 # run: limit=240
 """Network policy allowlist and ICMP: an echo to what is on the list is answered, over IPv4 and IPv6, and nothing else
 of ICMP gets out of a sandbox or into it. A negative is told by an echo that is sent after it and answered."""
-import ctypes
 import os
 import signal
 import subprocess
@@ -14,7 +13,6 @@ import test_network as network  # noqa: E402
 from test_network import nethosts, sbx, script  # noqa: E402
 
 SELF4, SELF6 = "198.18.0.1", "fd5b:5346:5321::1"
-CLONE_NEWNET = 0x40000000
 # Raw sockets, which no sandbox has, in a sandbox's network.
 RAW = r"""
 def checked(m):
@@ -41,6 +39,13 @@ def reply(s, kind, skip):
         if m[0] == kind and m[6:8] == b"\0\7": return others
         if m[0] not in (8, 128, 3, 1): others.append(m[0])
 """
+
+
+def sockets_of(pid):
+    """By their inodes."""
+    where = "/proc/%d/fd/" % pid
+    targets = [os.readlink(where + fd) for fd in os.listdir(where)]
+    return {t[len("socket:["):-1] for t in targets if t.startswith("socket:[")}
 
 
 class Icmp(network.Machines):
@@ -285,27 +290,28 @@ while True:
         self.assertEqual(self.icmp_at(self.a), [[], []])
 
     def test_what_is_left_after_it(self):
-        before = subprocess.run(["ip", "-o", "link"], stdout=subprocess.PIPE, check=True).stdout
-        sockets = self.raw_sockets()
         m = self.mount(self.a.v4, self.a.v6)
-        r = m.submit(script("say('up', ping(%r)); wait()" % self.a.v4, interactive=True, spec_version="1.1"))
-        r.stream_until(b"up answered")
+        links = nethosts.links()
+        r = m.submit(script("say(ping(%r), ping(%r)); wait()" % (self.a.v4, self.a.v6), interactive=True,
+                            spec_version="1.1"))
+        r.stream_until(b"answered answered")
         runner, gate, relay = network.helpers(m)
-        self.assertEqual(len(self.raw_sockets() - sockets), 2)
+        own = self.echo_sockets() & sockets_of(relay)
+        self.assertEqual(len(own), 2)
         fds = [os.pidfd_open(pid) for pid in (gate, relay)]
         for fd in fds:
             self.addCleanup(os.close, fd)
         os.kill(runner, signal.SIGKILL)
         self.assertTrue(all(network.is_over(fd) for fd in fds))
         self.assertEqual(r.wait(60), "failed")
-        self.assertEqual(self.raw_sockets() - sockets, set())
-        self.assertEqual(subprocess.run(["ip", "-o", "link"], stdout=subprocess.PIPE, check=True).stdout, before)
+        self.assertEqual(self.echo_sockets() & own, set())
+        self.assertEqual(nethosts.links(), links)
         self.assertEqual(self.lines(m, "say(ping(%r))" % self.a.v4), ["answered"])
 
-    def raw_sockets(self):
-        """Of this network namespace, by their inodes."""
+    def echo_sockets(self):
+        """Of this network namespace, by their inodes, raw ones and those for ping."""
         found = set()
-        for name in ("raw", "raw6"):
+        for name in ("raw", "raw6", "icmp", "icmp6"):
             with open("/proc/thread-self/net/" + name) as f:
                 found |= {line.split()[9] for line in f.readlines()[1:]}
         return found
@@ -316,12 +322,7 @@ class PingSockets(network.Machines):
 
     @classmethod
     def setUpClass(cls):
-        own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        cls.addClassCleanup(os.close, own)
-        if sbx.libc.unshare(CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "unshare")
-        cls.addClassCleanup(lambda: sbx.libc.setns(own, CLONE_NEWNET))
-        nethosts.ip("link", "set", "lo", "up")
+        nethosts.own_host(cls.addClassCleanup)
         with open("/proc/sys/net/ipv4/ping_group_range", "w") as f:
             f.write("0 2147483647")
         super().setUpClass()

@@ -4,6 +4,7 @@ host by a pair of veth devices, and is gone with its process. Nothing leaves the
 (any port of HTTP), an echo of UDP (ECHO), and a name server over UDP and TCP whose zone the test can change; it
 remembers all that reached it. Run as a program this file is such a host."""
 import contextlib
+import ctypes
 import ipaddress
 import json
 import os
@@ -230,12 +231,25 @@ class Server:
             return self.seen
 
 
+CLONE_NEWNET = 0x40000000
 DEVICES = "sbxt"  # how the names of those that tests make here begin
 
 
 def links():
     """The network devices of this machine but for those of tests, which run side by side."""
     return sorted(n for n in os.listdir("/sys/class/net") if not n.startswith(DEVICES))
+
+
+def own_host(closing):
+    """From here on this process and what it starts have a network namespace of their own for a host, with loopback
+    alone; closing(f) takes what undoes it."""
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    closing(os.close, own)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "unshare")
+    closing(libc.setns, own, CLONE_NEWNET)
+    ip("link", "set", "lo", "up")
 
 
 def message(kind, number, seq, body, code=0):
