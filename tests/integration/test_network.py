@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import socket
+import sqlite3
 import sys
 import tempfile
 import unittest
@@ -37,6 +38,12 @@ def children(pid):
             if int(tail.split()[1]) == pid:
                 found[head.partition("(")[2]] = int(entry)
     return found
+
+
+def counters(usage):
+    """Of a run's network, as the audit calls them."""
+    start = "egress_"
+    return {k[len(start):]: n for k, n in usage.items() if k.startswith(start)}
 
 
 def helpers(mount):
@@ -102,6 +109,12 @@ class Machines(unittest.TestCase):
     def usage(self):
         return self.last.json()["resource_usage"]
 
+    def audited(self, m, run):
+        """What the audit says of a run's network: a word, and its counters."""
+        with contextlib.closing(sqlite3.connect("file:%s/state.db?mode=ro" % m.state, uri=True, timeout=20)) as db:
+            (row,) = db.execute("SELECT result, details FROM audit WHERE action='network' AND resource=?", (run.id,))
+        return row[0], {k: n for k, n in json.loads(row[1]).items() if k != "allowed"}
+
     def nothing_arrived(self, host):
         self.assertEqual(host.seen(), {"tcp": [], "udp": [], "dns": [], "packets": []})
 
@@ -159,6 +172,7 @@ class Network(Machines):
         self.assertGreater(usage["egress_bytes_sent"], 3 * 18)
         self.assertGreater(usage["egress_bytes_received"], usage["egress_bytes_sent"])
         self.assertNotIn("egress_lost", usage)
+        self.assertEqual(self.audited(m, self.last), ("allowed", dict(counters(usage), lost=0)))
 
     def test_a_name_alone_lets_its_addresses_through(self):
         m = self.mount("good.test")
@@ -463,12 +477,14 @@ say(name("move.test"), name("go.test"), cut_off(%r), get("127.0.0.1"))
         for victim in (1, 2):
             with self.subTest("gate" if victim == 1 else "relay"):
                 self.a.forget()
-                _, r, pids, fds = self.begin_to_hold()
+                m, r, pids, fds = self.begin_to_hold()
                 os.kill(pids[victim], signal.SIGKILL)
                 self.assertEqual(r.wait(60), "0", r.stderr)
                 self.assertEqual(r.stdout.decode().splitlines()[1], "True")
                 self.assertNotIn("allowed", r.stdout.decode().splitlines()[2])
-                self.assertEqual(r.json()["resource_usage"]["egress_lost"], 1)
+                usage = r.json()["resource_usage"]
+                self.assertEqual(usage["egress_lost"], 1)
+                self.assertEqual(self.audited(m, r), ("limited", counters(usage)))
                 self.assertTrue(is_over(fds[1]) and is_over(fds[2]))
                 self.assertEqual(len(self.a.seen()["tcp"]), 1)
 
