@@ -97,8 +97,17 @@ class Machines(unittest.TestCase):
         m = sbx.Mount(settings=dict(ON, egress_allowlist=",".join(targets), egress_dns=self.a.v4,
                                     **{**self.more(), **settings}))
         m.__enter__()
-        self.addCleanup(m.close)
+        self.addCleanup(self.close, m)
         return m
+
+    def close(self, m):
+        """And first its runs, if there are any: a test that has failed may have left one that waits for input."""
+        runs = os.path.join(m.mnt, "runs")
+        with contextlib.suppress(OSError):
+            for run in (sbx.Run(m, name) for name in os.listdir(runs) if os.path.exists(os.path.join(runs, name, "ctl"))):
+                if run.json()["finished_at"] is None:
+                    run.ctl("cancel")
+        m.close()
 
     def lines(self, m, text, **more):
         r = m.run(script(text, **more), timeout=60)
@@ -136,7 +145,7 @@ class Machines(unittest.TestCase):
         os.chmod(path, 0o755)
         m = sbx.Mount(settings=dict(ON, egress_allowlist=self.a.v4, **self.more()),
                       env={"SANDBOXFS_RUNNER": path})
-        self.addCleanup(m.close)
+        self.addCleanup(self.close, m)
         return m.start()
 
     HOLD = ("s = connect(%r, 80); s.sendall(b'GET /hold HTTP/1.0\\r\\n\\r\\n'); say('held')\n"
