@@ -198,29 +198,44 @@ static int audit_limits(struct store_tx *tx, const struct store_run *run,
 	return audit_add(tx, run, "artifacts_limited", "limited", &artifacts, e);
 }
 
-/* What a network was open to, and what was refused in it. Which names were asked for is the user's
- * own business. */
+/* What a network was open to, what went through it, and what was refused in it. Which names were
+ * asked for is the user's own business. */
 static int audit_network(struct store_tx *tx, const struct store_run *run,
 			 const struct orch_outcome *out, struct sbx_error *e)
 {
-	static const char *const refusals[] = { "tcp_packets",	 "udp_packets", "icmp_packets",
-						"other_packets", "addresses",	"names",
-						"busy" };
+	static const struct {
+		const char *key;
+		bool limits; /* it says that less went through than was wanted, or known */
+	} counters[] = {
+		{ "connections", false },
+		{ "failed_connections", false },
+		{ "flows", false },
+		{ "echoes", false },
+		{ "echo_replies", false },
+		{ "bytes_sent", false },
+		{ "bytes_received", false },
+		{ "refused_tcp_packets", true },
+		{ "refused_udp_packets", true },
+		{ "refused_icmp_packets", true },
+		{ "refused_other_packets", true },
+		{ "refused_addresses", true },
+		{ "refused_names", true },
+		{ "refused_busy", true },
+		{ "lost", true },
+	};
 	sbx_autojson *usage = json_tokener_parse(out->usage);
 	sbx_autobuf b = SBX_BUF_INIT(512 << 10);
 	bool limited = false;
 
-	sbx_buf_printf(&b, "{\"allowed\":%s,\"connections\":%lld,\"flows\":%lld,\"echoes\":%lld",
-		       out->network, (long long)count_of(usage, "egress_connections"),
-		       (long long)count_of(usage, "egress_flows"),
-		       (long long)count_of(usage, "egress_echoes"));
-	for (size_t i = 0; i < SBX_COUNT(refusals); i++) {
+	sbx_buf_printf(&b, "{\"allowed\":%s", out->network);
+	for (size_t i = 0; i < SBX_COUNT(counters); i++) {
 		char name[64];
+		long long n;
 
-		(void)snprintf(name, sizeof(name), "egress_refused_%s", refusals[i]);
-		limited = limited || count_of(usage, name) > 0;
-		sbx_buf_printf(&b, ",\"refused_%s\":%lld", refusals[i],
-			       (long long)count_of(usage, name));
+		(void)snprintf(name, sizeof(name), "egress_%s", counters[i].key);
+		n = (long long)count_of(usage, name);
+		limited = limited || (counters[i].limits && n > 0);
+		sbx_buf_printf(&b, ",\"%s\":%lld", counters[i].key, n);
 	}
 	sbx_buf_puts(&b, "}");
 	return audit_add(tx, run, "network", limited ? "limited" : "allowed", &b, e);

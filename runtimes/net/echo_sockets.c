@@ -113,11 +113,16 @@ static int open_raw(bool v6, int proto, uint16_t *ret_id)
 	sbx_autoclose int fd =
 		socket(v6 ? AF_INET6 : AF_INET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, proto);
 
+	uint8_t byte;
+
 	/* Nobody gives out these numbers. That two are the same does no harm: a reply has to repeat
 	 * what was sent. */
 	if (fd < 0 || getrandom(ret_id, sizeof(*ret_id), 0) != (ssize_t)sizeof(*ret_id) ||
 	    filter_replies(fd, v6, *ret_id) < 0)
 		return -1;
+	/* What had come before there was a filter is the host's. */
+	while (recv(fd, &byte, sizeof(byte), MSG_DONTWAIT) >= 0)
+		;
 	return sbx_steal_fd(&fd);
 }
 

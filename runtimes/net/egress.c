@@ -287,6 +287,10 @@ static int await_gate(struct ends *d, struct sbx_error *e)
 	for (size_t i = 0, from = 0; i < NET_SOCKET__COUNT; i++)
 		if (reply.sockets & UINT32_C(1) << i)
 			d->sockets[i] = fds[from++];
+	/* Where nothing is heard inside, nothing will be sent. */
+	for (size_t i = 0; i < SBX_COUNT(d->outlets); i++)
+		if (d->sockets[NET_TAP4 + i] < 0)
+			sbx_closep(&d->outlets[i].fd);
 	return 0;
 }
 

@@ -39,7 +39,8 @@ struct egress_counters {
 	/* Packets of the sandbox that its rules did not let out. */
 	uint64_t refused_tcp, refused_udp, refused_icmp, refused_other;
 	/* By the relay: connections, flows and echoes to addresses of the host and the like, or
-	 * beyond what it has room for; questions for names that are not on the list. */
+	 * beyond what it has room for or the host can send; questions for names that are not on the
+	 * list. */
 	uint64_t refused_addresses, refused_busy, refused_names;
 	uint64_t connections, flows, failed_connections; /* made outside; failed ones are of TCP */
 	uint64_t echoes, echo_replies;			 /* of ICMP: sent outside, given back */

@@ -38,8 +38,8 @@ pid_t net_fork(int *keep, size_t n, const char *name);
 int net_drop_rights(uint32_t capabilities, uid_t uid);
 /* Those of the capabilities that the process has, and no others from here on. Negative errno. */
 int net_keep_capabilities(uint32_t mask);
-/* From here on heads of IP are the kernel's to write, whatever socket is at hand. Negative errno.
- */
+/* From here on heads of IP are the kernel's to write, whatever socket is at hand: setsockopt knows
+ * the levels SOL_SOCKET and IPPROTO_TCP, and no others. Negative errno. */
 int net_forbid_heads(void);
 /* A whole message or a negative errno; up to n descriptors. */
 int net_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n);
@@ -134,10 +134,10 @@ _Noreturn void net_relay_main(const struct relay_config *c);
 
 /* ---- screen.c: caller and relay -------------------------------------------------------------- */
 
-/* NULL when something may be sent there from this host, else why not. `route` is of net_route_open;
- * the list is not asked. */
-const char *net_screen(const struct net_pins *p, int route, const struct net_addr *a);
-/* Takes out what net_screen refuses; *ret_why, when nothing is left, is why. */
+/* NULL when something may be sent there from this host, else why not. `route` is of net_route_open,
+ * the port as for net_pins_literal; the list is not asked. */
+const char *net_screen(const struct net_pins *p, int route, const struct net_addr *a, int port);
+/* Takes out what net_screen refuses on every port; *ret_why, when nothing is left, is why. */
 void net_screen_answer(const struct net_pins *p, int route, struct net_answer *answer,
 		       const char **ret_why);
 

@@ -21,7 +21,7 @@
 #include "runtimes/net/netlink.h"
 #include "runtimes/net/rules.h"
 
-enum { BACKLOG = 128 };
+enum { BACKLOG = 128, GID_MAP_MAX = 340 * 33 + 1 /* lines of so many bytes */ };
 
 static const uint32_t rights = CAP_TO_MASK(CAP_NET_ADMIN) | CAP_TO_MASK(CAP_NET_BIND_SERVICE);
 /* To make sockets for echoes, and no longer. */
@@ -138,15 +138,35 @@ static void enable_ipv6(void)
 	(void)sbx_write_file(AT_FDCWD, "/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0");
 }
 
-/* Programs without rights ping by sockets that the kernel gives to these groups: all there are. */
+/* The largest range of groups that this user namespace has; count 0: none that can be written. */
+static void largest_groups(const char *map, unsigned long long *ret_first,
+			   unsigned long long *ret_count)
+{
+	unsigned long long first, count;
+
+	*ret_first = *ret_count = 0;
+	for (const char *line = map; line && *line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (sscanf(line, "%llu %*u %llu", &first, &count) != 2 || count <= *ret_count ||
+		    first > INT32_MAX)
+			continue;
+		*ret_first = first;
+		*ret_count = count;
+	}
+}
+
+/* Programs without rights ping by sockets that the kernel gives to one range of groups: all there
+ * are, or the most of them. */
 static void allow_ping(void)
 {
 	sbx_autofree char *map = NULL;
 	unsigned long long first, count, last;
 	char range[64];
 
-	if (sbx_read_file(AT_FDCWD, "/proc/self/gid_map", 4096, &map, NULL) < 0 ||
-	    sscanf(map, "%llu %*u %llu", &first, &count) != 2 || count == 0 || first > INT32_MAX)
+	if (sbx_read_file(AT_FDCWD, "/proc/self/gid_map", GID_MAP_MAX, &map, NULL) < 0)
+		return;
+	largest_groups(map, &first, &count);
+	if (count == 0)
 		return;
 	last = count > INT32_MAX - first ? INT32_MAX : first + count - 1;
 	(void)snprintf(range, sizeof(range), "%llu %llu", first, last);

@@ -211,12 +211,15 @@ bool net_pins_any_port(const struct net_pins *p)
 	return false;
 }
 
-bool net_pins_literal(const struct net_pins *p, const struct net_addr *a)
+bool net_pins_literal(const struct net_pins *p, const struct net_addr *a, int port)
 {
-	for (size_t i = 0; i < p->operator.n; i++)
-		if (net_token_is_addr(&p->operator.all[i]) &&
-		    net_token_has_addr(&p->operator.all[i], a))
+	for (size_t i = 0; i < p->operator.n; i++) {
+		const struct net_token *t = &p->operator.all[i];
+
+		if (net_token_is_addr(t) && net_token_has_addr(t, a) &&
+		    (port < 0 || !t->port || t->port == port))
 			return true;
+	}
 	return false;
 }
 

@@ -80,8 +80,9 @@ struct net_pin *net_pins_due(const struct net_pins *p);
 bool net_pins_allow(const struct net_pins *p, const struct net_addr *a, uint16_t port);
 /* Has the list a token without a port? */
 bool net_pins_any_port(const struct net_pins *p);
-/* Does the operator name this very address? */
-bool net_pins_literal(const struct net_pins *p, const struct net_addr *a);
+/* Does the operator name this very address, with this port or without one? Port 0 as above; -1:
+ * with whatever port. */
+bool net_pins_literal(const struct net_pins *p, const struct net_addr *a, int port);
 /* All that may be sent to, merged. false: no memory. */
 bool net_pins_ranges(const struct net_pins *p, struct net_ranges *ret);
 

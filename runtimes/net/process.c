@@ -6,6 +6,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/landlock.h>
+#include <netinet/in.h>
 #include <seccomp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -150,18 +151,29 @@ int net_drop_rights(uint32_t capabilities, uid_t uid)
 	return 0;
 }
 
-/* With a raw socket one could send anything in anybody's name, by options of these two levels
- * alone: their sockets' own, and through io_uring. */
+static int forbid_levels(scmp_filter_ctx ctx, scmp_datum_t mask, scmp_datum_t value)
+{
+	return seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(setsockopt), 1,
+				SCMP_A1(SCMP_CMP_MASKED_EQ, mask, value));
+}
+
+/* With a raw socket one could send anything in anybody's name, by options of several levels, and
+ * through io_uring. Two levels are of use here, so all others are closed: the small numbers one by
+ * one, the rest by each bit that a larger number may have, since a filter compares either the whole
+ * register, of which the kernel takes half, or bits of it. */
 int net_forbid_heads(void)
 {
-	static const int levels[] = { SOL_IP, SOL_IPV6 };
+	enum { BELOW_BITS = 3, INT_BITS = 32 };
+	_Static_assert((int)SOL_SOCKET < 1 << BELOW_BITS && (int)IPPROTO_TCP < 1 << BELOW_BITS,
+		       "what is left is below what the bits close");
 	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
 	int r = ctx ? 0 : -ENOMEM;
 
-	for (size_t i = 0; i < SBX_COUNT(levels) && r == 0; i++)
-		r = seccomp_rule_add(
-			ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(setsockopt), 1,
-			SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, (scmp_datum_t)levels[i]));
+	for (scmp_datum_t level = 0; level < 1 << BELOW_BITS && r == 0; level++)
+		if (level != SOL_SOCKET && level != IPPROTO_TCP)
+			r = forbid_levels(ctx, UINT32_MAX, level);
+	for (unsigned bit = BELOW_BITS; bit < INT_BITS && r == 0; bit++)
+		r = forbid_levels(ctx, UINT32_C(1) << bit, UINT32_C(1) << bit);
 	if (r == 0)
 		r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(io_uring_setup), 0);
 	if (r == 0)

@@ -48,7 +48,7 @@ static void count_refusal(uint64_t *counter)
 bool net_relay_admits(struct relay *r, const struct net_end *to)
 {
 	if (net_pins_allow(r->pins, &to->addr, to->port) &&
-	    !net_screen(r->pins, r->route, &to->addr))
+	    !net_screen(r->pins, r->route, &to->addr, to->port))
 		return true;
 	count_refusal(&r->counters->refused_addresses);
 	return false;

@@ -4,8 +4,10 @@
  * has this number, comes from there and repeats what was sent goes in with the sandbox's number. So
  * what comes in was the sandbox's own. Nothing else of ICMP goes either way.
  *
- * Their places are a ring: with the oldest one younger than a second nothing is sent. That bounds
- * what is under way, what goes out in a second, and what has to be remembered, without a timer.
+ * Their places are a ring: with the oldest one younger than a second nothing is sent, and an older
+ * one goes, whether a reply has come or not, or targets that never reply would keep others waiting.
+ * That bounds what is under way, what goes out in a second, and what has to be remembered, without
+ * a timer.
  */
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -19,7 +21,7 @@
 #include "runtimes/net/relay_i.h"
 
 #define BUSY_US SBX_SECOND_US	     /* so long a place is not taken again */
-#define LATE_US (10 * SBX_SECOND_US) /* so long a reply is taken */
+#define LATE_US (10 * SBX_SECOND_US) /* so long a reply is taken, if the place is not */
 
 struct place {
 	bool waiting;
@@ -67,6 +69,11 @@ static bool send_out(const struct way *w, const struct place *p)
 	       (ssize_t)len;
 }
 
+static bool is_awaited(const struct place *p, int64_t now)
+{
+	return p->waiting && now - p->sent_us <= LATE_US;
+}
+
 static void request(struct relay *r, const struct way *w, const struct net_echo *echo)
 {
 	struct place *p = &r->echoes->places[r->echoes->next % RELAY_ECHOES_MAX];
@@ -83,6 +90,8 @@ static void request(struct relay *r, const struct way *w, const struct net_echo 
 	}
 	if (!net_relay_admits(r, &to))
 		return;
+	if (is_awaited(p, now))
+		r->counters->refused_busy++;
 	p->number = r->echoes->next++;
 	p->id = echo->id;
 	p->seq = echo->seq;
@@ -92,8 +101,10 @@ static void request(struct relay *r, const struct way *w, const struct net_echo 
 		memcpy(p->data, echo->data, echo->len);
 	p->sent_us = now;
 	p->waiting = send_out(w, p);
-	if (!p->waiting)
+	if (!p->waiting) {
+		r->counters->refused_busy++;
 		return;
+	}
 	r->counters->echoes++;
 	r->counters->bytes_sent += p->len;
 }
@@ -125,9 +136,9 @@ static struct place *find(struct relay *r, const struct net_addr *from, const st
 {
 	struct place *p = &r->echoes->places[echo->seq % RELAY_ECHOES_MAX];
 
-	if (!p->waiting || p->number != echo->seq || net_addr_compare(&p->target, from) != 0 ||
-	    p->len != echo->len || (p->len && memcmp(p->data, echo->data, p->len) != 0) ||
-	    sbx_boot_us() - p->sent_us > LATE_US)
+	if (!is_awaited(p, sbx_boot_us()) || p->number != echo->seq ||
+	    net_addr_compare(&p->target, from) != 0 || p->len != echo->len ||
+	    (p->len && memcmp(p->data, echo->data, p->len) != 0))
 		return NULL;
 	return p;
 }

@@ -5,9 +5,9 @@
 #include "runtimes/net/egress_i.h"
 #include "runtimes/net/netlink.h"
 
-const char *net_screen(const struct net_pins *p, int route, const struct net_addr *a)
+const char *net_screen(const struct net_pins *p, int route, const struct net_addr *a, int port)
 {
-	bool never, named = net_pins_literal(p, a);
+	bool never, named = net_pins_literal(p, a, port);
 	const char *problem = net_addr_problem(a, &never);
 
 	if (problem && (never || !named))
@@ -31,7 +31,7 @@ void net_screen_answer(const struct net_pins *p, int route, struct net_answer *a
 	size_t n = 0;
 
 	for (size_t i = 0; i < answer->n; i++) {
-		const char *why = net_screen(p, route, &answer->addr[i]);
+		const char *why = net_screen(p, route, &answer->addr[i], -1);
 
 		if (why)
 			*ret_why = why;

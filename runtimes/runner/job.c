@@ -207,7 +207,7 @@ static void loop(struct job *j)
 	watch_fd(j, j->fds.err, EPOLLIN, SRC_ERR);
 	watch_fd(j, j->fds.exit, EPOLLIN, SRC_EXIT);
 	while (!j->reaped) {
-		int64_t at = pump_stdin(j);
+		int64_t at = least(pump_stdin(j), stock_shed(j->r, j->started_us));
 		int n;
 
 		at = least(least(least(at, j->announce_us), j->deadline_us), j->measure_us);

@@ -55,6 +55,9 @@ int64_t stock_tend(struct runner *r);
 /* Tends the stock until an order, or the end of the door, is there or is all that is to wait for.
  */
 void stock_wait(struct runner *r);
+/* While a run goes on, since that time: takes down one sandbox that was used, as soon as the run is
+ * too long for a burst. Returns when to call again, all boot clock; INT64_MAX: none is left. */
+int64_t stock_shed(struct runner *r, int64_t since_us);
 void stock_clear(struct runner *r);
 
 /* ---- plan.c: spec -> plan -------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sandboxes made while nobody waits for one, and taken down likewise. One is always ready; when
- * orders come in a row, faster than a sandbox is made, as many more are kept as were wanted in one
- * row, until nothing has run for a while. So a burst mostly executes, and pays for its sandboxes
- * afterwards.
+ * orders come in a row, faster than a sandbox is made, half as many again are kept as were wanted
+ * in one row, until nothing has run for a while. So a burst mostly executes, and pays for its
+ * sandboxes afterwards, or while a run takes longer.
  */
 #include "runtimes/runner/runner_i.h"
 
@@ -156,6 +156,16 @@ void stock_wait(struct runner *r)
 
 		(void)order_comes(r, left > 0 ? (int)left : 0);
 	}
+}
+
+int64_t stock_shed(struct runner *r, int64_t since_us)
+{
+	struct stock *s = &r->stock;
+	int64_t at = since_us + REST_MS * INT64_C(1000);
+
+	if (s->n_used && sbx_boot_us() >= at)
+		destroy(s->used[--s->n_used]);
+	return s->n_used ? at : INT64_MAX;
 }
 
 void stock_clear(struct runner *r)

@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import socket
+import sqlite3
 import sys
 import tempfile
 import unittest
@@ -37,6 +38,12 @@ def children(pid):
             if int(tail.split()[1]) == pid:
                 found[head.partition("(")[2]] = int(entry)
     return found
+
+
+def counters(usage):
+    """Of a run's network, as the audit calls them."""
+    start = "egress_"
+    return {k[len(start):]: n for k, n in usage.items() if k.startswith(start)}
 
 
 def helpers(mount):
@@ -90,8 +97,17 @@ class Machines(unittest.TestCase):
         m = sbx.Mount(settings=dict(ON, egress_allowlist=",".join(targets), egress_dns=self.a.v4,
                                     **{**self.more(), **settings}))
         m.__enter__()
-        self.addCleanup(m.close)
+        self.addCleanup(self.close, m)
         return m
+
+    def close(self, m):
+        """And first its runs, if there are any: a test that has failed may have left one that waits for input."""
+        runs = os.path.join(m.mnt, "runs")
+        with contextlib.suppress(OSError):
+            for run in (sbx.Run(m, name) for name in os.listdir(runs) if os.path.exists(os.path.join(runs, name, "ctl"))):
+                if run.json()["finished_at"] is None:
+                    run.ctl("cancel")
+        m.close()
 
     def lines(self, m, text, **more):
         r = m.run(script(text, **more), timeout=60)
@@ -101,6 +117,12 @@ class Machines(unittest.TestCase):
 
     def usage(self):
         return self.last.json()["resource_usage"]
+
+    def audited(self, m, run):
+        """What the audit says of a run's network: a word, and its counters."""
+        with contextlib.closing(sqlite3.connect("file:%s/state.db?mode=ro" % m.state, uri=True, timeout=20)) as db:
+            (row,) = db.execute("SELECT result, details FROM audit WHERE action='network' AND resource=?", (run.id,))
+        return row[0], {k: n for k, n in json.loads(row[1]).items() if k != "allowed"}
 
     def nothing_arrived(self, host):
         self.assertEqual(host.seen(), {"tcp": [], "udp": [], "dns": [], "packets": []})
@@ -123,7 +145,7 @@ class Machines(unittest.TestCase):
         os.chmod(path, 0o755)
         m = sbx.Mount(settings=dict(ON, egress_allowlist=self.a.v4, **self.more()),
                       env={"SANDBOXFS_RUNNER": path})
-        self.addCleanup(m.close)
+        self.addCleanup(self.close, m)
         return m.start()
 
     HOLD = ("s = connect(%r, 80); s.sendall(b'GET /hold HTTP/1.0\\r\\n\\r\\n'); say('held')\n"
@@ -159,6 +181,7 @@ class Network(Machines):
         self.assertGreater(usage["egress_bytes_sent"], 3 * 18)
         self.assertGreater(usage["egress_bytes_received"], usage["egress_bytes_sent"])
         self.assertNotIn("egress_lost", usage)
+        self.assertEqual(self.audited(m, self.last), ("allowed", dict(counters(usage), lost=0)))
 
     def test_a_name_alone_lets_its_addresses_through(self):
         m = self.mount("good.test")
@@ -268,6 +291,27 @@ say(get("127.0.0.1", %d)); say(get("::1", %d)); say(get("0.0.0.0", %d)); say(get
         m = self.mount(self.a.near4)
         self.lines(m, "connect(%r, %d).sendall(b'x')" % (self.a.near4, port))
         listeners[2].accept()[0].close()
+
+    def test_a_port_of_the_host_opens_no_other(self):
+        """Not through a network or a name of the list, either, that have the address as well."""
+        one, other = (socket.create_server((self.a.near4, 0)) for _ in range(2))
+        u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for s in (one, other, u):
+            self.addCleanup(s.close)
+            s.setblocking(False)
+        port, shut = one.getsockname()[1], other.getsockname()[1]
+        u.bind((self.a.near4, shut))
+        m = self.mount("0.0.0.0/0", "self.test", "%s:%d" % (self.a.near4, port))
+        out = self.lines(m, """
+connect({0!r}, {1}).sendall(b'x'); say(cut_off({0!r}, {2})); say(name("self.test") == {0!r})
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as u: say(told(u.sendto, b"x", ({0!r}, {2})))
+say(unheard({0!r}, {3!r}))
+""".format(self.a.near4, port, shut, self.a.v4))
+        self.assertEqual(out, ["True", "True", "1", "sent, %s 2" % self.a.v4])
+        one.accept()[0].close()
+        self.assertRaises(BlockingIOError, other.accept)
+        self.assertRaises(BlockingIOError, u.recv, 1)
+        self.assertEqual(self.usage()["egress_refused_addresses"], 3)
 
     def test_metadata_and_the_like_although_a_network_has_them(self):
         m = self.mount("0.0.0.0/0", "::/0")
@@ -429,25 +473,27 @@ say(name("move.test"), name("go.test"), cut_off(%r), get("127.0.0.1"))
     # ---- ends ----
 
     def test_a_dead_runner_takes_its_helpers_along(self):
-        tables = nethosts.subprocess.run(["ip", "-o", "link"], stdout=-1, check=True).stdout
+        links = nethosts.links()
         m, r, pids, fds = self.begin_to_hold()
         os.kill(pids[0], signal.SIGKILL)
         self.assertTrue(all(is_over(fd) for fd in fds))
         self.assertEqual(r.wait(60), "failed")
         self.assertEqual(r.json()["status_reason_code"], "runner_lost")
-        self.assertEqual(nethosts.subprocess.run(["ip", "-o", "link"], stdout=-1, check=True).stdout, tables)
+        self.assertEqual(nethosts.links(), links)
         self.assertEqual(self.lines(m, "say(get(%r))" % self.a.v4), ["allowed 80"])
 
     def test_without_its_relay_a_sandbox_has_no_network(self):
         for victim in (1, 2):
             with self.subTest("gate" if victim == 1 else "relay"):
                 self.a.forget()
-                _, r, pids, fds = self.begin_to_hold()
+                m, r, pids, fds = self.begin_to_hold()
                 os.kill(pids[victim], signal.SIGKILL)
                 self.assertEqual(r.wait(60), "0", r.stderr)
                 self.assertEqual(r.stdout.decode().splitlines()[1], "True")
                 self.assertNotIn("allowed", r.stdout.decode().splitlines()[2])
-                self.assertEqual(r.json()["resource_usage"]["egress_lost"], 1)
+                usage = r.json()["resource_usage"]
+                self.assertEqual(usage["egress_lost"], 1)
+                self.assertEqual(self.audited(m, r), ("limited", counters(usage)))
                 self.assertTrue(is_over(fds[1]) and is_over(fds[2]))
                 self.assertEqual(len(self.a.seen()["tcp"]), 1)
 

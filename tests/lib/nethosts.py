@@ -4,6 +4,7 @@ host by a pair of veth devices, and is gone with its process. Nothing leaves the
 (any port of HTTP), an echo of UDP (ECHO), and a name server over UDP and TCP whose zone the test can change; it
 remembers all that reached it. Run as a program this file is such a host."""
 import contextlib
+import ctypes
 import ipaddress
 import json
 import os
@@ -17,6 +18,7 @@ import threading
 HTTP = (80, 8080)
 ECHO = 7007
 DNS = 53
+FENCE_SECONDS = 60
 
 
 # ---- the host's own process ------------------------------------------------------------------------
@@ -26,6 +28,7 @@ class Server:
         self.name, self.zone = name, {}
         self.news = threading.Condition()
         self.seen = {"tcp": [], "udp": [], "dns": [], "packets": []}
+        self.sniffs, self.passed = False, None
 
     def note(self, kind, what):
         with self.news:
@@ -47,6 +50,7 @@ class Server:
         return s
 
     def begin(self, sniffs):
+        self.sniffs = sniffs
         if sniffs:
             self.thread(self.sniff, socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)))
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -63,13 +67,26 @@ class Server:
             data, about = s.recvfrom(65535)
             if about[2] == 4:  # PACKET_OUTGOING
                 continue
-            if about[1] == 0x800:
+            if about[0] == "lo":  # a fence, or what the kernel says to it
+                if data[23] == 17:
+                    with self.news:
+                        self.passed = data[42:]
+                        self.news.notify_all()
+            elif about[1] == 0x800:
                 self.note("packets", [socket.inet_ntoa(data[30:34]), data[23],
                                       *([data[14 + 4 * (data[14] & 15)]] if data[23] == 1 else [])])
             elif about[1] == 0x86dd and not (data[20] in (0, 58) and data[38] in (0xfe, 0xff)):
                 if data[20] != 58 or data[54] not in range(130, 144):
                     self.note("packets", [socket.inet_ntop(socket.AF_INET6, data[38:54]), data[20],
                                           *([data[54]] if data[20] == 58 else [])])
+
+    def fence(self):
+        """Until all that has arrived is noted: behind it, in the one queue that all devices have, comes a datagram."""
+        token = random.randbytes(16)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.sendto(token, ("127.0.0.1", 9))
+        if not self.news.wait_for(lambda: self.passed == token, FENCE_SECONDS):
+            raise RuntimeError("what has arrived at %s is not known" % self.name)
 
     def accept(self, listener, handler):
         while True:
@@ -204,6 +221,8 @@ class Server:
                 good = self.news.wait_for(lambda: sum(q[0] == name for q in self.seen["dns"]) >= count,
                                           order["timeout"])
                 return {"good": good}
+            if self.sniffs:
+                self.fence()
             if "lie" in order:
                 self.lie()
             if "forget" in order:
@@ -212,12 +231,25 @@ class Server:
             return self.seen
 
 
+CLONE_NEWNET = 0x40000000
 DEVICES = "sbxt"  # how the names of those that tests make here begin
 
 
 def links():
     """The network devices of this machine but for those of tests, which run side by side."""
     return sorted(n for n in os.listdir("/sys/class/net") if not n.startswith(DEVICES))
+
+
+def own_host(closing):
+    """From here on this process and what it starts have a network namespace of their own for a host, with loopback
+    alone; closing(f) takes what undoes it."""
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    closing(os.close, own)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "unshare")
+    closing(libc.setns, own, CLONE_NEWNET)
+    ip("link", "set", "lo", "up")
 
 
 def message(kind, number, seq, body, code=0):

@@ -10,8 +10,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/capability.h>
+#include <linux/icmp.h>
+#include <linux/if_packet.h>
+#include <linux/netlink.h>
+#include <netinet/icmp6.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +29,7 @@
 #include <unistd.h>
 
 #include "base/auto.h"
+#include "base/fs.h"
 #include "runtimes/net/egress_i.h"
 #include "runtimes/net/netlink.h"
 
@@ -38,10 +45,25 @@ static int count_fds(void)
 	return n;
 }
 
-/* A network namespace, and for an ordinary user its user namespace; -1 where there are none. */
-static int make_namespace(int *ret_user)
+/* The user and the groups of a child's user namespace. */
+static void write_maps(pid_t pid, const char *groups)
 {
-	int flags = CLONE_NEWNET | (geteuid() ? CLONE_NEWUSER : 0), sock[2], net = -1;
+	const char *const maps[][2] = { { "uid_map", "0 0 1" }, { "gid_map", groups } };
+
+	for (size_t i = 0; i < SBX_COUNT(maps); i++) {
+		char path[64];
+
+		(void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, maps[i][0]);
+		assert_int_equal(sbx_write_file(AT_FDCWD, path, maps[i][1]), 0);
+	}
+}
+
+/* A network namespace, and for an ordinary user, or with `groups`, a gid_map, its user namespace;
+ * -1 where there are none. */
+static int make_namespace_for(const char *groups, int *ret_user)
+{
+	bool own = geteuid() || groups;
+	int flags = CLONE_NEWNET | (own ? CLONE_NEWUSER : 0), sock[2], net = -1;
 	char path[64], byte = 0;
 	pid_t pid;
 
@@ -59,12 +81,19 @@ static int make_namespace(int *ret_user)
 		(void)snprintf(path, sizeof(path), "/proc/%d/ns/net", (int)pid);
 		net = open(path, O_RDONLY | O_CLOEXEC);
 		(void)snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)pid);
-		if (geteuid())
+		if (own)
 			*ret_user = open(path, O_RDONLY | O_CLOEXEC);
+		if (groups)
+			write_maps(pid, groups);
 	}
 	sbx_closep(&sock[0]);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
 	return net;
+}
+
+static int make_namespace(int *ret_user)
+{
+	return make_namespace_for(NULL, ret_user);
 }
 
 static void open__says_what_is_wrong(void **state)
@@ -111,8 +140,9 @@ static void open__says_what_is_wrong(void **state)
 	assert_int_equal(count_fds(), fds);
 }
 
-/* How a connection from within to 192.0.2.LAST ends: 0, or errno. */
-static int connect_within(int net, int user, uint8_t last)
+/* How reaching for 192.0.2.LAST from within ends: 0, or errno. By SOCK_STREAM it is a connection,
+ * by SOCK_DGRAM a byte that is sent. */
+static int try_within(int net, int user, int type, uint8_t last)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80) };
 	pid_t pid = fork();
@@ -121,9 +151,12 @@ static int connect_within(int net, int user, uint8_t last)
 	if (pid == 0) {
 		if ((user >= 0 && setns(user, CLONE_NEWUSER) < 0) || setns(net, CLONE_NEWNET) < 0)
 			_exit(200);
-		fd = socket(AF_INET, SOCK_STREAM, 0);
+		fd = socket(AF_INET, type, 0);
 		memcpy(&to.sin_addr, (const uint8_t[]){ 192, 0, 2, last }, 4);
-		_exit(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 ? 0 : errno);
+		if (connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0 ||
+		    (type == SOCK_DGRAM && send(fd, "x", 1, 0) < 0))
+			_exit(errno);
+		_exit(0);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
@@ -148,14 +181,14 @@ static void enter__stands_until_it_is_closed(void **state)
 			    "[\"192.0.2.1\"]}}");
 	if (egress_enter(x, net, user, &e) < 0)
 		fail_msg("%s", e.message);
-	assert_int_equal(connect_within(net, user, 2), ECONNREFUSED);
+	assert_int_equal(try_within(net, user, SOCK_STREAM, 2), ECONNREFUSED);
 	egress_count(x, &counters);
 	assert_false(counters.lost);
 	assert_int_equal(counters.refused_tcp, 1);
 	assert_int_equal(counters.connections, 0);
 	(void)egress_close(x);
 	/* Nobody listens for what the rules still let through, and they refuse the rest. */
-	assert_int_equal(connect_within(net, user, 2), ECONNREFUSED);
+	assert_int_equal(try_within(net, user, SOCK_STREAM, 2), ECONNREFUSED);
 	assert_int_equal(count_fds(), fds);
 	assert_int_equal(waitpid(-1, NULL, __WALL | WNOHANG), -1);
 	assert_int_equal(errno, ECHILD);
@@ -195,25 +228,6 @@ static bool add_device(int net)
 	return geteuid() == 0 && system(command) == 0;
 }
 
-/* How sending to 192.0.2.1 ends: 0, or errno. */
-static int send_within(int net)
-{
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9) };
-	pid_t pid = fork();
-	int status, fd;
-
-	if (pid == 0) {
-		if (setns(net, CLONE_NEWNET) < 0)
-			_exit(200);
-		fd = socket(AF_INET, SOCK_DGRAM, 0);
-		memcpy(&to.sin_addr, (const uint8_t[]){ 192, 0, 2, 1 }, 4);
-		_exit(sendto(fd, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1 ? 0 : errno);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	return WEXITSTATUS(status);
-}
-
 static void enter__lets_nothing_out_by_another_device(void **state)
 {
 	const struct egress_config c = { .operator_list = "192.0.2.1" };
@@ -225,11 +239,11 @@ static void enter__lets_nothing_out_by_another_device(void **state)
 	(void)state;
 	if (net < 0 || !add_device(net))
 		skip();
-	assert_int_equal(send_within(net), 0);
+	assert_int_equal(try_within(net, user, SOCK_DGRAM, 1), 0);
 	assert_int_equal(egress_open(&c, &x, &e), 0);
 	if (egress_enter(x, net, user, &e) < 0)
 		fail_msg("%s", e.message);
-	assert_int_equal(send_within(net), EPERM);
+	assert_int_equal(try_within(net, user, SOCK_DGRAM, 1), EPERM);
 	egress_count(x, &counters);
 	assert_true(counters.refused_other >= 1); /* the devices have things to say, too */
 	assert_int_equal(counters.flows, 0);
@@ -284,6 +298,67 @@ static void routes__are_told_apart(void **state)
 	}
 }
 
+/* In the network namespace; as this user namespace sees it. */
+static void read_ping_groups(int net, char *ret, size_t size)
+{
+	int sock[2], status;
+	ssize_t n;
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock), 0);
+	pid = fork();
+	if (pid == 0) {
+		sbx_autofree char *text = NULL;
+
+		if (setns(net, CLONE_NEWNET) < 0 ||
+		    sbx_read_file(AT_FDCWD, "/proc/sys/net/ipv4/ping_group_range", 100, &text,
+				  NULL) < 0 ||
+		    write(sock[1], text, strlen(text)) < 0)
+			_exit(1);
+		_exit(0);
+	}
+	sbx_closep(&sock[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	n = read(sock[0], ret, size - 1);
+	sbx_closep(&sock[0]);
+	ret[n > 0 ? n : 0] = '\0';
+}
+
+/* Of ranges the largest, wherever it stands, for the kernel takes one. */
+static void enter__lets_the_groups_of_the_sandbox_ping(void **state)
+{
+	static const struct {
+		const char *map;
+		unsigned first, last;
+	} rows[] = {
+		{ "0 0 1\n1 100000 1000\n1001 200000 10", 100000, 100999 },
+		{ "0 100000 500\n500 200000 1", 100000, 100499 },
+	};
+	const struct egress_config c = { .operator_list = "192.0.2.1" };
+
+	(void)state;
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		sbx_autoclose int user = -1, net = -1;
+		sbx_autoerror e = SBX_ERROR_INIT;
+		struct egress *x = NULL;
+		unsigned first, last;
+		char text[100];
+
+		net = geteuid() == 0 ? make_namespace_for(rows[i].map, &user) : -1;
+		if (net < 0)
+			skip();
+		assert_int_equal(egress_open(&c, &x, &e), 0);
+		if (egress_enter(x, net, user, &e) < 0)
+			fail_msg("%s", e.message);
+		read_ping_groups(net, text, sizeof(text));
+		assert_int_equal(sscanf(text, "%u %u", &first, &last), 2);
+		assert_int_equal(first, rows[i].first);
+		assert_int_equal(last, rows[i].last);
+		(void)egress_close(x);
+	}
+}
+
 /* What a child sees of a socket for echoes after it has given up heads of IP; 0: all is right. */
 static int try_heads(int fd)
 {
@@ -293,6 +368,18 @@ static int try_heads(int fd)
 		{ SOL_IP, IP_HDRINCL, EPERM },
 		{ SOL_IP, IP_FREEBIND, EPERM },
 		{ SOL_IPV6, IPV6_HDRINCL, EPERM },
+		{ SOL_RAW, IPV6_HDRINCL, EPERM },
+		{ SOL_RAW, ICMP_FILTER, EPERM },
+		{ SOL_PACKET, PACKET_RX_RING, EPERM },
+		{ SOL_ICMPV6, ICMP6_FILTER, EPERM },
+		{ SOL_NETLINK, NETLINK_PKTINFO, EPERM },
+		{ 7, 1, EPERM },
+		{ 8, 1, EPERM },
+		{ SOL_SOCKET | 1 << 8, SO_KEEPALIVE, EPERM },
+		{ INT_MIN | SOL_SOCKET, SO_KEEPALIVE, EPERM },
+		{ -1, 1, EPERM },
+		{ IPPROTO_TCP, TCP_NODELAY,
+		  ENOPROTOOPT },			 /* the kernel's own word: there is none */
 		{ SOL_SOCKET, SO_DETACH_FILTER, EPERM }, /* it is locked */
 		{ SOL_SOCKET, SO_KEEPALIVE, 0 },
 	};
@@ -310,7 +397,7 @@ static int try_heads(int fd)
 		(void)syscall(SYS_setsockopt, fd, 1L << 32 | rows[i].level, rows[i].name, &on,
 			      sizeof(on));
 		if (errno != rows[i].err)
-			return (int)i + 10;
+			return (int)i + 50;
 	}
 	return syscall(SYS_io_uring_setup, 1, NULL) < 0 && errno == EPERM ? 0 : 200;
 }
@@ -396,6 +483,7 @@ int main(void)
 		cmocka_unit_test(enter__lets_nothing_out_by_another_device),
 		cmocka_unit_test(count__tells_that_a_process_is_lost),
 		cmocka_unit_test(routes__are_told_apart),
+		cmocka_unit_test(enter__lets_the_groups_of_the_sandbox_ping),
 		cmocka_unit_test(outside__is_a_socket_that_writes_no_heads),
 		cmocka_unit_test(enter__leaves_its_processes_with_little),
 	};

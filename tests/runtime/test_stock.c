@@ -208,6 +208,30 @@ static void only_what_is_small_waits_to_be_taken_down(void **state)
 	assert_int_equal(children(), 1);
 }
 
+/* One at a time, between which the run is attended to; a short run is not disturbed. */
+static void a_run_that_takes_longer_takes_down_what_was_used(void **state)
+{
+	int64_t now;
+
+	(void)state;
+	row(3);
+	(void)stock_tend(&r);
+	row(3);
+	assert_int_equal(r.stock.n_used, 3);
+	assert_int_equal(children(), 4);
+	now = sbx_boot_us() + SBX_SECOND_US;
+	assert_int_equal(stock_shed(&r, now), now + 100000);
+	assert_int_equal(r.stock.n_used, 3);
+	now -= 2 * SBX_SECOND_US;
+	for (int left = 2; left >= 0; left--) {
+		assert_int_equal(stock_shed(&r, now), left ? now + 100000 : INT64_MAX);
+		assert_int_equal(r.stock.n_used, left);
+		assert_int_equal(children(), 1 + left);
+	}
+	assert_int_equal(stock_shed(&r, now), INT64_MAX);
+	assert_non_null(r.sandbox); /* which is the run's own */
+}
+
 static void the_end_of_the_door_ends_the_wait(void **state)
 {
 	char c;
@@ -230,6 +254,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(after_a_calm_they_go, begin, end),
 		cmocka_unit_test_setup_teardown(only_what_is_small_waits_to_be_taken_down, begin,
 						end),
+		cmocka_unit_test_setup_teardown(a_run_that_takes_longer_takes_down_what_was_used,
+						begin, end),
 		cmocka_unit_test_setup_teardown(the_end_of_the_door_ends_the_wait, begin, end),
 	};
 

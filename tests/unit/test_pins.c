@@ -182,14 +182,31 @@ static void any_port__is_a_token_without_one(void **state)
 
 static void literal__only_when_the_operator_names_it(void **state)
 {
+	static const struct {
+		const char *text;
+		int port;
+		bool literal;
+	} rows[] = {
+		{ "169.254.1.1", 80, true },   { "169.254.1.1", 443, false },
+		{ "169.254.1.1", 0, false },   { "169.254.1.1", -1, true },
+		{ "169.254.1.2", 80, false },  { "169.254.1.2", -1, false },
+		{ "169.254.1.3", 443, true },  { "169.254.1.3", 0, true },
+		{ "169.254.1.3", -1, true },   { "169.254.1.4", 80, true },
+		{ "169.254.1.4", 8080, true }, { "169.254.1.4", 443, false },
+		{ "169.254.1.4", 0, false },
+	};
 	SBX_AUTO(net_pins_freep)
-	struct net_pins *p = pins("169.254.0.0/16", "169.254.0.0/16,169.254.1.1:80");
-	struct net_addr a, b;
+	struct net_pins *p =
+		pins("169.254.0.0/16", "169.254.0.0/16,169.254.1.1:80,169.254.1.3,169.254.1.4:80,"
+				       "169.254.1.4:8080");
 
 	(void)state;
-	assert_true(net_addr_parse("169.254.1.1", &a) && net_addr_parse("169.254.1.2", &b));
-	assert_true(net_pins_literal(p, &a));
-	assert_false(net_pins_literal(p, &b));
+	for (size_t i = 0; i < SBX_COUNT(rows); i++) {
+		struct net_addr a;
+
+		assert_true(net_addr_parse(rows[i].text, &a));
+		assert_int_equal(net_pins_literal(p, &a, rows[i].port), rows[i].literal);
+	}
 }
 
 static void pins__are_replaced_and_change_counts(void **state)
