@@ -193,7 +193,8 @@ int dk_container_name(const struct rt_host *host, const char *place, char ret[DK
 
 /* ---- request.c: the body of a create --------------------------------------------------------- */
 
-/* *ret is malloc'd JSON. POLICY_UNSUPPORTED: a profile cannot be read. */
+/* *ret is malloc'd JSON. POLICY_UNSUPPORTED: a profile cannot be read, or a volume of the image
+ * cannot be limited. */
 int dk_create_body(const struct dk_sandbox *sb, const struct rt_limits *limits,
 		   const struct rt_plan *plan, char **ret, struct sbx_error *e);
 /* The members that POST /containers/ID/update takes. */
