@@ -271,9 +271,8 @@ void dk_place_remove(struct dk_place *p, bool gone)
 	sbx_closep(&p->listener);
 	if (p->mounted)
 		(void)umount2(p->workspace, MNT_DETACH);
-	if (p->path && gone)
-		(void)sbx_remove_tree(AT_FDCWD, p->path); /* crosses no mount */
-	else if (p->path)
+	/* Crosses no mount: where that one is left, the directory is for the sweep. */
+	if (p->path && (!gone || sbx_remove_tree(AT_FDCWD, p->path) < 0))
 		leave_note(p);
 	free(p->workspace);
 	free(p->door);
