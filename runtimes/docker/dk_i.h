@@ -67,7 +67,7 @@ void dk_answer_clear(struct dk_answer *a);
 bool dk_engine_there(const struct rt_docker *d);
 /* The settings of the host, or the defaults. */
 const struct rt_docker *dk_settings(const struct rt_host *host);
-/* The helper runs and knows the engine's version. RUNTIME_UNAVAILABLE. */
+/* The helper runs and knows the engine's version, or there is no helper: RUNTIME_UNAVAILABLE. */
 int dk_engine_open(const struct rt_host *host, struct sbx_error *e);
 /* Valid after dk_engine_open(). */
 const char *dk_engine_version(void); /* "20.10.24" */

@@ -404,28 +404,36 @@ static int negotiate(struct json_object *o, struct sbx_error *e)
 	return 0;
 }
 
-int dk_engine_open(const struct rt_host *host, struct sbx_error *e)
+static int ask_version(const struct rt_host *host, struct sbx_error *e)
 {
 	const struct dk_ask ask = {
 		.method = DK_GET, .path = "/version", .limit_ms = DK_SMALL_MS, .bare = true
 	};
 	dk_autoanswer a = DK_ANSWER_INIT;
 	struct json_object *o;
-	int r;
+	int r = dk_call(host, &ask, &a, e);
 
-	if (eng.sock >= 0 && strcmp(eng.socket, socket_of(dk_settings(host))) == 0 && eng.api[0])
-		return 0;
-	if (!dk_engine_there(dk_settings(host)))
-		return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE,
-				"docker_unavailable: there is no socket of an engine");
-	dk_engine_close();
-	eng.api[0] = '\0';
-	r = dk_call(host, &ask, &a, e);
 	if (r < 0)
 		return r;
 	o = dk_answer_json(&a);
 	r = a.status == 200 ? negotiate(o, e)
 			    : dk_refused(host, &a, SBX_E_RUNTIME_UNAVAILABLE, e, "ask the engine");
 	json_object_put(o);
+	return r;
+}
+
+int dk_engine_open(const struct rt_host *host, struct sbx_error *e)
+{
+	int r;
+
+	if (eng.sock >= 0 && strcmp(eng.socket, socket_of(dk_settings(host))) == 0)
+		return 0;
+	if (!dk_engine_there(dk_settings(host)))
+		return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE,
+				"docker_unavailable: there is no socket of an engine");
+	dk_engine_close();
+	r = ask_version(host, e);
+	if (r < 0)
+		dk_engine_close(); /* whoever asks next asks for the version first */
 	return r;
 }

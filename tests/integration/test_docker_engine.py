@@ -379,6 +379,26 @@ class Small(Case):
         self.ended(run)
         self.assertTrue(select.select([fd], [], [], 10 * sbx.SLOW)[0], "it is still there")
 
+    def test_no_helper_stays_for_an_engine_that_is_away(self):
+        """Whoever sweeps, since a dead runner has left something, asks in vain and waits for a run without one."""
+        dead = socket.socket(socket.AF_UNIX)  # that nobody listens on
+        self.addCleanup(dead.close)
+        for answer in (None, engine.Answer(500, b"{}"), engine.Answer(200, b"{}")):
+            with self.subTest(answer=answer and answer.status), tempfile.TemporaryDirectory() as state:
+                os.makedirs(state + "/docker/1-1-00000000-1", 0o700)
+                g = self.gate(None)
+                g.answers = {b"": answer}
+                if not answer:
+                    dead.bind(state + "/s")
+                m = sbx.Mount(state=state, settings={"docker_host": g.socket if answer else state + "/s", "warm_runners": 1})
+                self.addCleanup(m.close)
+                m.start()
+                self.assertEqual(m.run({"command": ["true"]}).exit, "0")
+                for fd in map(os.pidfd_open, self.helpers(m)):
+                    self.addCleanup(os.close, fd)
+                    self.assertTrue(select.select([fd], [], [], 10 * sbx.SLOW)[0], "it is still there")
+                m.stop()
+
 
 if __name__ == "__main__":
     sbx.main()
