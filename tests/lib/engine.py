@@ -280,8 +280,9 @@ class Engine(At):
         with contextlib.suppress(Exception):
             for c in self.call("GET", "/containers/json?all=1").json():
                 self.call("DELETE", "/containers/%s?force=1&v=1" % c["Id"])
-        self.stop()
-        for pid in self.processes():  # of an engine that was killed
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.stop()
+        for pid in self.processes():  # of an engine that was killed, or does not end
             with contextlib.suppress(ProcessLookupError):
                 fd = os.pidfd_open(pid)
                 os.kill(pid, signal.SIGKILL)
@@ -306,7 +307,11 @@ class Engine(At):
                 os.rmdir(os.path.join(root, self.group))
 
     def __enter__(self):
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *exc):
         self.close()
