@@ -178,20 +178,24 @@ class At:
 
     def wait_no_container(self, others=0):
         """Until none of ours is left; the end of a run is told before its container is removed."""
-        while len(self.containers()) > others:
-            self.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+        while True:
+            since = time.time()  # before the list: what goes after it is told
+            if len(self.containers()) <= others:
+                return
+            self.wait_event(lambda e: e.get("Action") == "destroy", lambda: None, since=since)
 
-    def wait_event(self, wanted, act, timeout=20):
+    def wait_event(self, wanted, act, timeout=20, since=None):
         """Does act() and waits for an event of the engine that wanted(event) takes."""
         c = UnixConnection(self.socket)
         try:
-            c.request("GET", "/events?since=%d" % int(time.time() - 1))
+            c.request("GET", "/events?since=%.6f" % (since or time.time() - 1))
             r = c.getresponse()
             c.sock.settimeout(timeout * sbx.SLOW)
             act()
             for line in iter(r.readline, b""):
                 if line.strip() and wanted(json.loads(line)):
                     return
+            raise AssertionError("the engine ended its events before the one that is waited for")
         finally:
             c.close()
 
