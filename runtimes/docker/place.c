@@ -254,7 +254,7 @@ int dk_place_make(const struct rt_host *host, int workspace_fd, struct dk_place 
 	return workspace_fd < 0 ? 0 : take_workspace(host, workspace_fd, p, e);
 }
 
-/* The owner lives, and is done with it. */
+/* The owner lives, and is done with it, as of now. */
 static void leave_note(const struct dk_place *p)
 {
 	const char *slash = strrchr(p->path, '/');
@@ -262,7 +262,8 @@ static void leave_note(const struct dk_place *p)
 
 	if (asprintf(&note, "%.*s/" DK_LEFT "%s", (int)(slash - p->path), p->path, p->name) < 0)
 		note = NULL;
-	else
+	(void)utimensat(AT_FDCWD, p->path, NULL, AT_SYMLINK_NOFOLLOW);
+	if (note)
 		(void)rename(p->path, note);
 }
 

@@ -330,7 +330,9 @@ class Stages(Case):
         g.wait_reached()
         docker = os.path.join(m.state, "docker")
         with api.watch(docker, IN_MOVED_TO) as ring:  # the note of its runner, which has given up
-            while not [n for n in os.listdir(docker) if n.startswith("left.")]:
+            (place,) = (n for n in os.listdir(docker) if n != "id")
+            os.utime(os.path.join(docker, place), (0, 0))  # its run took long
+            while not os.path.exists(os.path.join(docker, "left." + place)):
                 self.assertTrue(ring(20 * sbx.SLOW))
 
         def tried():  # by a sweep, which goes by the ids that it is told
@@ -346,6 +348,8 @@ class Stages(Case):
         self.ended(self.submit(m, "true"))
         self.wait_no_container()
         self.assertNotIn("slow", os.listdir(docker))
+        # The note is as old as the giving up.
+        self.assertIn("left." + place, os.listdir(docker))
 
     def test_runs_of_two_doors_do_not_touch_each_other(self):
         a, b = self.mount(), self.mount()
