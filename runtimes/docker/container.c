@@ -77,8 +77,6 @@ static enum sbx_code refusal(const struct dk_sandbox *sb, const struct dk_answer
 {
 	const struct rt_docker *d = dk_settings(sb->host);
 
-	if (a->status == 404)
-		return SBX_E_IMAGE_NOT_FOUND;
 	return (d->seccomp || d->apparmor) && a->body.data &&
 			       (strstr(a->body.data, "seccomp") ||
 				strstr(a->body.data, "apparmor") ||
@@ -109,8 +107,12 @@ static int create(struct dk_sandbox *sb, const struct rt_limits *limits, const s
 	if (r < 0)
 		return r;
 	if (a.status != 201) {
-		sb->created = false;
-		return dk_refused(sb->host, &a, refusal(sb, &a), e, "create the container");
+		/* 409: there is one of our name; and what failed in the engine may be there in
+		 * part. */
+		sb->created = a.status == 409 || a.status >= 500;
+		return dk_refused(sb->host, &a,
+				  a.status == 404 ? SBX_E_IMAGE_NOT_FOUND : refusal(sb, &a), e,
+				  "create the container");
 	}
 	crash_point("docker_created");
 	return check_warnings(sb, limits, &a, e);

@@ -315,6 +315,21 @@ class Stages(Case):
         self.assertIn(run.json()["phase"], ("killed", "timed_out"))
         self.wait_no_container()
 
+    def test_what_it_does_not_make_for_certain_is_removed(self):
+        """It may be there, or in part. Only a request that it refuses made nothing."""
+        for status, asked in ((409, True), (500, True), (400, False), (404, False)):
+            with self.subTest(status=status):
+                g = self.gate(None)
+                m = self.mount(docker_host=g.socket)
+                self.assertTrue(self.row(m)["available"])
+                g.answers = {b"/containers/create": engine.Answer(status, b'{"message":"so it says"}')}
+                before = len(g.seen)
+                self.ended(self.submit(m, "true"), "failed", "runtime_error", None)
+                m.stop()
+                self.assertEqual(m.wait_processes_gone(), [])
+                self.assertEqual(any(b"DELETE /" in line for line in g.seen[before:]), asked)
+                self.assertEqual(os.listdir(os.path.join(m.state, "docker")), ["id"])
+
     def test_removal_that_is_slow_holds_up_nobody(self):
         g, m, run = self.begin(b"DELETE")
         self.ended(run)
