@@ -16,6 +16,8 @@
 
 #include "base/auto.h"
 
+enum { GIVEN_UP_MS = 1000 }; /* the longest that its removal may take */
+
 /* What the groups say now: they may be gone when the end is known. */
 void dk_look(struct dk_sandbox *sb)
 {
@@ -60,9 +62,10 @@ static void ask_to_kill(struct dk_sandbox *sb)
 }
 
 /* It has been killed and can execute nothing any more: it will die when whoever holds it lets go.
- * Its removal is left to the sweep, and the runner is free. */
+ * Its removal is asked for and left to the sweep: the runner is soon free. */
 static void give_up(struct dk_sandbox *sb)
 {
+	sb->remove_ms = GIVEN_UP_MS;
 	dk_look(sb);
 	sb->end.status = SIGKILL;
 	sb->given_up = true;
