@@ -387,7 +387,7 @@ static int move_up(int sub, const char *name, int root, unsigned *serial)
 	return r;
 }
 
-/* Of a name without slashes. -EXDEV: another file system is mounted there, or this one once more. */
+/* Of a name without slashes. -EXDEV: something is mounted there, this file system or another. */
 static int open_dir_for_removal(int at, const char *name)
 {
 	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;

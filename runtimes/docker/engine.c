@@ -297,24 +297,20 @@ static int await_answer(const struct rt_waiting *w, int64_t limit_ms, bool count
 	}
 }
 
-static int call(const struct rt_host *host, const struct rt_waiting *w, const struct dk_ask *ask,
-		struct dk_answer *ret, struct sbx_error *e)
-{
-	int r = dk_post(host, ask, e);
-
-	return r < 0 ? r : await_answer(w, ask->limit_ms, !ask->no_hurry, ret, e);
-}
-
 int dk_call(const struct rt_host *host, const struct dk_ask *ask, struct dk_answer *ret,
 	    struct sbx_error *e)
 {
-	return call(host, host->waiting, ask, ret, e);
+	int r = dk_post(host, ask, e);
+
+	return r < 0 ? r : await_answer(host->waiting, ask->limit_ms, !ask->no_hurry, ret, e);
 }
 
-int dk_call_firmly(const struct rt_host *host, const struct dk_ask *ask, struct dk_answer *ret,
-		   struct sbx_error *e)
+struct rt_host dk_firm(const struct rt_host *host)
 {
-	return call(host, NULL, ask, ret, e);
+	struct rt_host firm = *host;
+
+	firm.waiting = NULL;
+	return firm;
 }
 
 bool dk_engine_settle(uint32_t limit_ms)
