@@ -9,6 +9,9 @@
 #   hdr:FILE     a C header           static:NAME  a program without shared libraries
 #   fuzzer:NAME  a compiler with libFuzzer
 
+# Where an ordinary user of Debian does not look, and some of these programs are.
+PATH=$PATH:/usr/sbin:/sbin
+
 build_needs='
 cmd:gcc=gcc hdr:stdio.h=libc6-dev cmd:meson=meson cmd:ninja=ninja-build cmd:pkg-config=pkg-config
 pc:fuse3=libfuse3-dev cmd:fusermount3=fuse3 pc:json-c=libjson-c-dev pc:sqlite3=libsqlite3-dev
