@@ -46,12 +46,12 @@ const char *sbx_path_problem(const char *path, size_t len)
 	return NULL;
 }
 
-int sbx_open_beneath(int dirfd, const char *path, int flags, mode_t mode)
+static int open_how(int dirfd, const char *path, int flags, mode_t mode, uint64_t resolve)
 {
 	struct open_how how = {
 		.flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
 		.mode = flags & (O_CREAT | __O_TMPFILE) ? mode : 0,
-		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+		.resolve = resolve,
 	};
 	long fd;
 
@@ -59,6 +59,12 @@ int sbx_open_beneath(int dirfd, const char *path, int flags, mode_t mode)
 		fd = syscall(SYS_openat2, dirfd, path, &how, sizeof(how));
 	} while (fd < 0 && (errno == EINTR || errno == EAGAIN));
 	return fd < 0 ? -errno : (int)fd;
+}
+
+int sbx_open_beneath(int dirfd, const char *path, int flags, mode_t mode)
+{
+	return open_how(dirfd, path, flags, mode,
+			RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS);
 }
 
 int sbx_mkdirs_beneath(int dirfd, const char *path, mode_t mode)
@@ -381,21 +387,40 @@ static int move_up(int sub, const char *name, int root, unsigned *serial)
 	return r;
 }
 
+/* Of a name without slashes. -EXDEV: something is mounted there, this file system or another. */
 static int open_dir_for_removal(int at, const char *name)
 {
-	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW;
+	int fd = open_how(at, name, flags, 0, RESOLVE_NO_XDEV);
 
-	if (fd < 0 && errno == EACCES) {
+	if (fd == -EACCES) {
 		/* A 0000 directory of our own: fchmodat follows no link to a directory we
 		 * could not have opened anyway, as O_NOFOLLOW is checked again below. */
 		if (fchmodat(at, name, 0700, 0) < 0)
 			return -EACCES;
-		fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		fd = open_how(at, name, flags, 0, RESOLVE_NO_XDEV);
 	}
-	if (fd < 0)
-		return -errno;
-	(void)fchmod(fd, 0700);
+	if (fd >= 0)
+		(void)fchmod(fd, 0700);
 	return fd;
+}
+
+/* The way to the name itself may lead over mounts, and links of the operator's. */
+static int open_root_for_removal(int dirfd, const char *name)
+{
+	const char *slash = strrchr(name, '/');
+	sbx_autofree char *way = NULL;
+	sbx_autoclose int at = -1;
+
+	if (!slash)
+		return open_dir_for_removal(dirfd, name);
+	if (!slash[1])
+		return -EINVAL;
+	way = strndup(name, (size_t)(slash - name) + 1);
+	if (!way)
+		return -ENOMEM;
+	at = openat(dirfd, way, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	return at < 0 ? -errno : open_dir_for_removal(at, slash + 1);
 }
 
 /*
@@ -412,7 +437,7 @@ int sbx_remove_tree_until(int dirfd, const char *name, const atomic_bool *stop)
 		return 0;
 	if (unlinkat(dirfd, name, AT_REMOVEDIR) == 0)
 		return 0;
-	root = open_dir_for_removal(dirfd, name);
+	root = open_root_for_removal(dirfd, name);
 	if (root < 0)
 		return root == -ENOENT ? 0 : root;
 	for (;;) {

@@ -57,7 +57,8 @@ struct dirent;
 unsigned char sbx_entry_type(int dirfd, const struct dirent *d);
 
 /* Removes name below dirfd with everything in it: follows no link, crosses no mount, uses
- * constant stack and a constant number of descriptors for any depth. -ENOENT is success. */
+ * constant stack and a constant number of descriptors for any depth. -ENOENT is success. -EXDEV or
+ * -EBUSY: something is mounted in there, or on it; what is behind that is untouched. */
 int sbx_remove_tree(int dirfd, const char *name);
 /* The same, but -EINTR soon after *stop has become true: what is left can be removed later. */
 int sbx_remove_tree_until(int dirfd, const char *name, const _Atomic(bool) *stop);

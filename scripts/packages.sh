@@ -9,16 +9,16 @@
 #   hdr:FILE     a C header           static:NAME  a program without shared libraries
 #   fuzzer:NAME  a compiler with libFuzzer
 
+# Where an ordinary user of Debian does not look, and some of these programs are.
+PATH=$PATH:/usr/sbin:/sbin
+
 build_needs='
 cmd:gcc=gcc hdr:stdio.h=libc6-dev cmd:meson=meson cmd:ninja=ninja-build cmd:pkg-config=pkg-config
 pc:fuse3=libfuse3-dev cmd:fusermount3=fuse3 pc:json-c=libjson-c-dev pc:sqlite3=libsqlite3-dev
 pc:libseccomp=libseccomp-dev pc:libcares=libc-ares-dev pc:libnftables=libnftables-dev pc:libmnl=libmnl-dev
-pc:inih=libinih-dev pc:libcrypto=libssl-dev
-pc:libarchive=libarchive-dev
-pc:cmocka=libcmocka-dev
+pc:inih=libinih-dev pc:libcrypto=libssl-dev pc:libarchive=libarchive-dev pc:cmocka=libcmocka-dev
 pc:libmicrohttpd=libmicrohttpd-dev pc:gnutls=libgnutls28-dev hdr:wslay/wslay.h=libwslay-dev pc:libjwt=libjwt-dev
-pc:libcurl=libcurl4-openssl-dev
-pc:libarchive=libarchive-dev'
+pc:libcurl=libcurl4-openssl-dev'
 
 test_needs='
 cmd:python3=python3 cmd:bwrap=bubblewrap cmd:rsync=rsync static:busybox=busybox-static

@@ -32,9 +32,8 @@ int dk_container_name(const struct rt_host *host, const char *place, char ret[DK
 	return r;
 }
 
-/* POST /containers/NAME/VERB */
-static int post(struct dk_sandbox *sb, const char *verb, const char *body, uint32_t limit_ms,
-		struct dk_answer *ret, struct sbx_error *e)
+int dk_container_post(struct dk_sandbox *sb, const char *verb, const char *body, uint32_t limit_ms,
+		      struct dk_answer *ret, struct sbx_error *e)
 {
 	char name[DK_NAME_MAX], path[DK_NAME_MAX + 64];
 	struct dk_ask ask = { .method = DK_POST,
@@ -77,8 +76,6 @@ static enum sbx_code refusal(const struct dk_sandbox *sb, const struct dk_answer
 {
 	const struct rt_docker *d = dk_settings(sb->host);
 
-	if (a->status == 404)
-		return SBX_E_IMAGE_NOT_FOUND;
 	return (d->seccomp || d->apparmor) && a->body.data &&
 			       (strstr(a->body.data, "seccomp") ||
 				strstr(a->body.data, "apparmor") ||
@@ -109,8 +106,12 @@ static int create(struct dk_sandbox *sb, const struct rt_limits *limits, const s
 	if (r < 0)
 		return r;
 	if (a.status != 201) {
-		sb->created = false;
-		return dk_refused(sb->host, &a, refusal(sb, &a), e, "create the container");
+		/* 409: there is one of our name; and what failed in the engine may be there in
+		 * part. */
+		sb->created = a.status == 409 || a.status >= 500;
+		return dk_refused(sb->host, &a,
+				  a.status == 404 ? SBX_E_IMAGE_NOT_FOUND : refusal(sb, &a), e,
+				  "create the container");
 	}
 	crash_point("docker_created");
 	return check_warnings(sb, limits, &a, e);
@@ -119,7 +120,7 @@ static int create(struct dk_sandbox *sb, const struct rt_limits *limits, const s
 static int start(struct dk_sandbox *sb, struct sbx_error *e)
 {
 	dk_autoanswer a = DK_ANSWER_INIT;
-	int r = post(sb, "start", NULL, DK_STEP_MS, &a, e);
+	int r = dk_container_post(sb, "start", NULL, DK_STEP_MS, &a, e);
 
 	if (r < 0)
 		return r;
@@ -127,7 +128,7 @@ static int start(struct dk_sandbox *sb, struct sbx_error *e)
 		return dk_refused(sb->host, &a, refusal(sb, &a), e, "start the container");
 	crash_point("docker_started");
 	/* Its answer is the end of the container, should that come before the first word. */
-	return post(sb, "wait", NULL, DK_HELLO_MS, NULL, e);
+	return dk_container_post(sb, "wait", NULL, DK_HELLO_MS, NULL, e);
 }
 
 /* An engine on a kernel without AppArmor takes any profile and uses none. */
@@ -186,8 +187,9 @@ int dk_container_limit(struct dk_sandbox *sb, const struct rt_limits *l, struct 
 	int r;
 
 	dk_limits_json(l, o);
-	r = post(sb, "update", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN),
-		 DK_SMALL_MS, &a, e);
+	r = dk_container_post(sb, "update",
+			      json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN),
+			      DK_SMALL_MS, &a, e);
 	json_object_put(o);
 	if (r < 0)
 		return r;
@@ -227,7 +229,7 @@ bool dk_container_gone(const struct rt_host *host, const char *name, uint32_t li
 void dk_container_remove(struct dk_sandbox *sb)
 {
 	char name[DK_NAME_MAX];
-	struct rt_host firm = *sb->host; /* whoever has given up wants this all the more */
+	const struct rt_host firm = dk_firm(sb->host);
 	bool gone = !sb->created, settled = true;
 
 	/* Process 1 ends with either of these, also when nobody removes the container. */
@@ -236,7 +238,6 @@ void dk_container_remove(struct dk_sandbox *sb)
 		(void)syscall(SYS_pidfd_send_signal, sb->pidfd, SIGKILL, NULL, 0);
 	sbx_closep(&sb->sock);
 	dk_place_shut(&sb->place);
-	firm.waiting = NULL;
 	/* What an engine makes after it was asked to remove it is for the sweep. */
 	if (unsettled)
 		settled = dk_engine_settle(sb->remove_ms);

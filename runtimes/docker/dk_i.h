@@ -67,7 +67,7 @@ void dk_answer_clear(struct dk_answer *a);
 bool dk_engine_there(const struct rt_docker *d);
 /* The settings of the host, or the defaults. */
 const struct rt_docker *dk_settings(const struct rt_host *host);
-/* The helper runs and knows the engine's version. RUNTIME_UNAVAILABLE. */
+/* The helper runs and knows the engine's version, or there is no helper: RUNTIME_UNAVAILABLE. */
 int dk_engine_open(const struct rt_host *host, struct sbx_error *e);
 /* Valid after dk_engine_open(). */
 const char *dk_engine_version(void); /* "20.10.24" */
@@ -78,9 +78,8 @@ void dk_engine_close(void);
  * INTERRUPTED: host->waiting said so; the engine may still do what it was asked to. */
 int dk_call(const struct rt_host *host, const struct dk_ask *ask, struct dk_answer *ret,
 	    struct sbx_error *e);
-/* As dk_call(), deaf: for what must be done whoever has given up. */
-int dk_call_firmly(const struct rt_host *host, const struct dk_ask *ask, struct dk_answer *ret,
-		   struct sbx_error *e);
+/* The host for a dk_call() that is deaf: whoever has given up wants this all the more. */
+struct rt_host dk_firm(const struct rt_host *host);
 /* Asks and does not wait. */
 int dk_post(const struct rt_host *host, const struct dk_ask *ask, struct sbx_error *e);
 /* 1: *ret is the answer to the last question; 0: not yet; else there will be none. */
@@ -187,13 +186,17 @@ int dk_container_limit(struct dk_sandbox *sb, const struct rt_limits *limits, st
 void dk_container_remove(struct dk_sandbox *sb);
 /* Removes by name; true: there is none of this name now. */
 bool dk_container_gone(const struct rt_host *host, const char *name, uint32_t limit_ms);
+/* POST /containers/NAME/VERB. body may be NULL, and ret, when the answer is not waited for. */
+int dk_container_post(struct dk_sandbox *sb, const char *verb, const char *body, uint32_t limit_ms,
+		      struct dk_answer *ret, struct sbx_error *e);
 /* The name of the container that belongs to a place. */
 int dk_container_name(const struct rt_host *host, const char *place, char ret[DK_NAME_MAX],
 		      struct sbx_error *e);
 
 /* ---- request.c: the body of a create --------------------------------------------------------- */
 
-/* *ret is malloc'd JSON. POLICY_UNSUPPORTED: a profile cannot be read. */
+/* *ret is malloc'd JSON. POLICY_UNSUPPORTED: a profile cannot be read, or a volume of the image
+ * cannot be limited. */
 int dk_create_body(const struct dk_sandbox *sb, const struct rt_limits *limits,
 		   const struct rt_plan *plan, char **ret, struct sbx_error *e);
 /* The members that POST /containers/ID/update takes. */

@@ -9,13 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-
-#include <json-c/json.h>
 
 #include "base/auto.h"
 #include "base/fs.h"

@@ -16,6 +16,8 @@
 
 #include "base/auto.h"
 
+enum { GIVEN_UP_MS = 1000 }; /* the longest that its removal may take */
+
 /* What the groups say now: they may be gone when the end is known. */
 void dk_look(struct dk_sandbox *sb)
 {
@@ -49,20 +51,16 @@ static void strike(struct dk_sandbox *sb)
 /* The engine may do what an ordinary user may not: a container that was paused goes on to die. */
 static void ask_to_kill(struct dk_sandbox *sb)
 {
-	char name[DK_NAME_MAX], path[DK_NAME_MAX + 64];
-	struct dk_ask ask = { .method = DK_POST, .path = path, .limit_ms = DK_SMALL_MS };
-
 	strike(sb);
-	if (dk_engine_fd() < 0 || dk_container_name(sb->host, sb->place.name, name, NULL) < 0)
-		return;
-	(void)snprintf(path, sizeof(path), "/containers/%s/kill", name);
-	(void)dk_post(sb->host, &ask, NULL);
+	if (dk_engine_fd() >= 0)
+		(void)dk_container_post(sb, "kill", NULL, DK_SMALL_MS, NULL, NULL);
 }
 
 /* It has been killed and can execute nothing any more: it will die when whoever holds it lets go.
- * Its removal is left to the sweep, and the runner is free. */
+ * Its removal is asked for and left to the sweep: the runner is soon free. */
 static void give_up(struct dk_sandbox *sb)
 {
+	sb->remove_ms = GIVEN_UP_MS;
 	dk_look(sb);
 	sb->end.status = SIGKILL;
 	sb->given_up = true;

@@ -297,24 +297,20 @@ static int await_answer(const struct rt_waiting *w, int64_t limit_ms, bool count
 	}
 }
 
-static int call(const struct rt_host *host, const struct rt_waiting *w, const struct dk_ask *ask,
-		struct dk_answer *ret, struct sbx_error *e)
-{
-	int r = dk_post(host, ask, e);
-
-	return r < 0 ? r : await_answer(w, ask->limit_ms, !ask->no_hurry, ret, e);
-}
-
 int dk_call(const struct rt_host *host, const struct dk_ask *ask, struct dk_answer *ret,
 	    struct sbx_error *e)
 {
-	return call(host, host->waiting, ask, ret, e);
+	int r = dk_post(host, ask, e);
+
+	return r < 0 ? r : await_answer(host->waiting, ask->limit_ms, !ask->no_hurry, ret, e);
 }
 
-int dk_call_firmly(const struct rt_host *host, const struct dk_ask *ask, struct dk_answer *ret,
-		   struct sbx_error *e)
+struct rt_host dk_firm(const struct rt_host *host)
 {
-	return call(host, NULL, ask, ret, e);
+	struct rt_host firm = *host;
+
+	firm.waiting = NULL;
+	return firm;
 }
 
 bool dk_engine_settle(uint32_t limit_ms)
@@ -404,28 +400,36 @@ static int negotiate(struct json_object *o, struct sbx_error *e)
 	return 0;
 }
 
-int dk_engine_open(const struct rt_host *host, struct sbx_error *e)
+static int ask_version(const struct rt_host *host, struct sbx_error *e)
 {
 	const struct dk_ask ask = {
 		.method = DK_GET, .path = "/version", .limit_ms = DK_SMALL_MS, .bare = true
 	};
 	dk_autoanswer a = DK_ANSWER_INIT;
 	struct json_object *o;
-	int r;
+	int r = dk_call(host, &ask, &a, e);
 
-	if (eng.sock >= 0 && strcmp(eng.socket, socket_of(dk_settings(host))) == 0 && eng.api[0])
-		return 0;
-	if (!dk_engine_there(dk_settings(host)))
-		return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE,
-				"docker_unavailable: there is no socket of an engine");
-	dk_engine_close();
-	eng.api[0] = '\0';
-	r = dk_call(host, &ask, &a, e);
 	if (r < 0)
 		return r;
 	o = dk_answer_json(&a);
 	r = a.status == 200 ? negotiate(o, e)
 			    : dk_refused(host, &a, SBX_E_RUNTIME_UNAVAILABLE, e, "ask the engine");
 	json_object_put(o);
+	return r;
+}
+
+int dk_engine_open(const struct rt_host *host, struct sbx_error *e)
+{
+	int r;
+
+	if (eng.sock >= 0 && strcmp(eng.socket, socket_of(dk_settings(host))) == 0)
+		return 0;
+	if (!dk_engine_there(dk_settings(host)))
+		return sbx_fail(e, SBX_E_RUNTIME_UNAVAILABLE,
+				"docker_unavailable: there is no socket of an engine");
+	dk_engine_close();
+	r = ask_version(host, e);
+	if (r < 0)
+		dk_engine_close(); /* whoever asks next asks for the version first */
 	return r;
 }

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 
@@ -51,12 +50,11 @@ static bool read_request(struct request *q)
 	       sbx_read_full(DK_HELPER_SOCKET, q->body, h->body_size) == (ssize_t)h->body_size;
 }
 
-static void send_reply(const struct request *q, uint32_t status, bool late, const char *body,
-		       size_t len)
+static void send_reply(const struct request *q, uint32_t status, const char *body, size_t len)
 {
-	struct dk_answer_head h = {
-		.serial = q->head.serial, .status = status, .late = late, .body_size = (uint32_t)len
-	};
+	struct dk_answer_head h = { .serial = q->head.serial,
+				    .status = status,
+				    .body_size = (uint32_t)len };
 
 	if (sbx_write_all(DK_HELPER_SOCKET, &h, sizeof(h)) < 0 ||
 	    sbx_write_all(DK_HELPER_SOCKET, body, len) < 0)
@@ -156,8 +154,7 @@ static void answer(CURL *c, const struct request *q, struct reply *r, CURLcode r
 
 	(void)curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
 	if (result == CURLE_OK && status > 0) {
-		send_reply(q, (uint32_t)status, false, r->body.data ? r->body.data : "",
-			   r->body.len);
+		send_reply(q, (uint32_t)status, r->body.data ? r->body.data : "", r->body.len);
 		return;
 	}
 	if (r->too_long)
@@ -166,7 +163,7 @@ static void answer(CURL *c, const struct request *q, struct reply *r, CURLcode r
 		error = "it did not answer in time";
 	else if (!*error)
 		error = curl_easy_strerror(result);
-	send_reply(q, 0, result == CURLE_OPERATION_TIMEDOUT, error, strlen(error));
+	send_reply(q, 0, error, strlen(error));
 }
 
 static void serve(CURLM *multi, CURL *c, const char *socket)

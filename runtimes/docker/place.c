@@ -254,7 +254,7 @@ int dk_place_make(const struct rt_host *host, int workspace_fd, struct dk_place 
 	return workspace_fd < 0 ? 0 : take_workspace(host, workspace_fd, p, e);
 }
 
-/* The owner lives, and is done with it. */
+/* The owner lives, and is done with it, as of now. */
 static void leave_note(const struct dk_place *p)
 {
 	const char *slash = strrchr(p->path, '/');
@@ -262,7 +262,8 @@ static void leave_note(const struct dk_place *p)
 
 	if (asprintf(&note, "%.*s/" DK_LEFT "%s", (int)(slash - p->path), p->path, p->name) < 0)
 		note = NULL;
-	else
+	(void)utimensat(AT_FDCWD, p->path, NULL, AT_SYMLINK_NOFOLLOW);
+	if (note)
 		(void)rename(p->path, note);
 }
 
@@ -271,9 +272,8 @@ void dk_place_remove(struct dk_place *p, bool gone)
 	sbx_closep(&p->listener);
 	if (p->mounted)
 		(void)umount2(p->workspace, MNT_DETACH);
-	if (p->path && gone)
-		(void)sbx_remove_tree(AT_FDCWD, p->path); /* crosses no mount */
-	else if (p->path)
+	/* Crosses no mount: where that one is left, the directory is for the sweep. */
+	if (p->path && (!gone || sbx_remove_tree(AT_FDCWD, p->path) < 0))
 		leave_note(p);
 	free(p->workspace);
 	free(p->door);

@@ -45,10 +45,11 @@ static void remove_image(const struct rt_host *host, const char *name)
 {
 	char path[256];
 	struct dk_ask ask = { .method = DK_DELETE, .path = path, .limit_ms = CLEAN_UP_MS };
+	const struct rt_host firm = dk_firm(host);
 	dk_autoanswer a = DK_ANSWER_INIT;
 
 	(void)snprintf(path, sizeof(path), "/images/%s?force=1", name);
-	(void)dk_call_firmly(host, &ask, &a, NULL);
+	(void)dk_call(&firm, &ask, &a, NULL);
 }
 
 /* Those of preflights that were killed. */

@@ -174,18 +174,21 @@ static void add_tmpfs(struct json_object *tmpfs, const char *target, int64_t byt
 	put_text(tmpfs, target, options);
 }
 
-/* As the engine will understand it: one slash between names, none behind, no "." and "..". */
-static void clean(const char *path, char out[SBX_PATH_MAX + 1])
+/* As the engine will understand it: one slash between names, none behind, no "." and "..". What it
+ * might understand otherwise is none: a path from wherever it is, or a longer one than fits. */
+static bool clean(const char *path, char out[SBX_PATH_MAX + 1])
 {
 	size_t len = 0;
 
+	if (*path != '/' || strlen(path) > SBX_PATH_MAX)
+		return false;
 	while (*path) {
 		size_t n = strcspn(path, "/");
 
 		if (n == 2 && strncmp(path, "..", n) == 0) {
 			while (len && out[--len] != '/')
 				;
-		} else if (n && !(n == 1 && *path == '.') && len + n + 1 <= SBX_PATH_MAX) {
+		} else if (n && !(n == 1 && *path == '.')) {
 			out[len++] = '/';
 			memcpy(out + len, path, n);
 			len += n;
@@ -193,31 +196,41 @@ static void clean(const char *path, char out[SBX_PATH_MAX + 1])
 		path += n + (path[n] == '/');
 	}
 	out[len] = '\0';
+	return true;
 }
 
-/* A directory that the image calls a volume would be one of the host's disk, of any size. */
-static void cover_volumes(const struct dk_sandbox *sb, struct json_object *tmpfs)
+/* A directory that the image calls a volume would be one of the host's disk, of any size. The
+ * engine makes none where there is a tmpfs of exactly its name. */
+static int cover_volumes(const struct dk_sandbox *sb, struct json_object *tmpfs,
+			 struct sbx_error *e)
 {
 	struct json_object *volumes = NULL;
 
 	if (!json_object_object_get_ex(sb->image.config, "Volumes", &volumes) ||
 	    !json_object_is_type(volumes, json_type_object))
-		return;
+		return 0;
 	json_object_object_foreach(volumes, path, unused)
 	{
-		char plain[SBX_PATH_MAX + 1];
+		char plain[SBX_PATH_MAX + 1], shown[RT_SAID_SIZE];
 
 		(void)unused;
-		clean(path, plain);
+		if (!clean(path, plain)) {
+			rt_said(NULL, path, shown, sizeof(shown));
+			return sbx_fail(e, SBX_E_POLICY_UNSUPPORTED,
+					"the image has the volume '%s', which is no absolute path "
+					"of up to %d bytes",
+					shown, SBX_PATH_MAX);
+		}
 		if (!json_object_object_get_ex(tmpfs, plain, NULL) &&
 		    strcmp(plain, "/workspace") != 0)
-			add_tmpfs(tmpfs, *plain ? plain : path, DK_VOLUME_BYTES,
+			add_tmpfs(tmpfs, *plain ? plain : "/", DK_VOLUME_BYTES,
 				  rt_tmp_inodes(DK_VOLUME_BYTES), "mode=1777");
 	}
+	return 0;
 }
 
-static void file_systems(const struct dk_sandbox *sb, const char *start, const struct rt_limits *l,
-			 struct json_object *config)
+static int file_systems(const struct dk_sandbox *sb, const char *start, const struct rt_limits *l,
+			struct json_object *config, struct sbx_error *e)
 {
 	struct json_object *mounts = json_object_new_array(), *tmpfs = json_object_new_object();
 	char owner[64];
@@ -231,11 +244,11 @@ static void file_systems(const struct dk_sandbox *sb, const char *start, const s
 	else /* one more inode, for its root */
 		add_tmpfs(tmpfs, "/workspace", l->workspace_bytes, l->workspace_inodes + 1, owner);
 	add_tmpfs(tmpfs, "/tmp", l->tmp_bytes, rt_tmp_inodes(l->tmp_bytes) + 1, "mode=1777");
-	cover_volumes(sb, tmpfs);
 	put(config, "Mounts", mounts);
 	put(config, "Tmpfs", tmpfs);
 	put_int(config, "ShmSize", at_least_1(l->tmp_bytes));
 	put_bool(config, "ReadonlyRootfs", true);
+	return cover_volumes(sb, tmpfs, e);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -270,8 +283,7 @@ static int host_config(const struct dk_sandbox *sb, const struct rt_limits *l,
 	put_bool(config, "Privileged", false);
 	put_bool(config, "Init", false);
 	put_bool(config, "AutoRemove", false);
-	file_systems(sb, start, l, config);
-	return 0;
+	return file_systems(sb, start, l, config, e);
 }
 
 static int add_labels(const struct dk_sandbox *sb, const struct rt_plan *plan,

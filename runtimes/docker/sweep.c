@@ -22,8 +22,11 @@
 #include "base/fs.h"
 
 enum {
-	SWEEP_SECONDS = 15,  /* for all of it; the next sweep goes on */
-	SETTLE_SECONDS = 60, /* an engine may still be making what a dead runner has asked for */
+	SWEEP_SECONDS = 15, /* for all of it; the next sweep goes on */
+	/* An engine may still be making what a runner has asked for that is dead, which may have
+	 * been this long after it made the place, or has given up, which is when it left the note.
+	 */
+	SETTLE_SECONDS = DK_STEP_MS / 1000 + 60,
 	GONE_MAX = 1024,
 	REMOVE_MS = 5000,   /* for each of them: a run may be waiting behind it */
 	SLOW_MS = 2000,	    /* an attempt that fails after so long would hold up run after run */

@@ -35,7 +35,6 @@ struct dk_ask_head {
 struct dk_answer_head {
 	uint32_t serial;
 	uint32_t status; /* of HTTP; 0: there was no answer */
-	uint32_t late;	 /* status 0: the time limit was over */
 	uint32_t body_size;
 };
 

@@ -308,6 +308,28 @@ class Images(Case):
         self.ended(run)
         self.assertEqual(run.stdout, b"1\n")
 
+    def test_a_volume_that_no_tmpfs_would_cover(self):
+        """The engine understands it otherwise than by its letters, and would mount one of the host's disk."""
+        for n, volume in enumerate(("../../data", "data", "/x/%s/../data" % ("a" * 5000), "/..")):
+            with self.subTest(volume=volume[:20]):
+                name = "odd-volume:%d" % n
+                E.make_image(name, engine.root_with_shell(), "VOLUME " + volume)
+                run = self.sh("grep -c ' /data ' /proc/self/mountinfo", base_image=name)
+                run.wait(60)
+                self.assertEqual((run.json()["phase"], run.log), ("failed", b""))
+                if volume != "/..":  # which the engine itself refuses
+                    self.assertEqual(run.json()["status_reason_code"], "policy_failed")
+                    self.assertIn("volume '%s" % volume[:20], run.json()["message"])
+                self.assertEqual(E.call("GET", "/volumes").json()["Volumes"] or [], [])
+
+    def test_a_volume_by_another_name(self):
+        """What is an absolute path is understood as the engine does."""
+        E.make_image("spelt:1", engine.root_with_shell(), "VOLUME //x/./y/..//../data/")
+        run = self.sh("df -k /data | tail -1", base_image="spelt:1")
+        self.ended(run)
+        self.assertEqual(run.stdout.split()[:2], [b"tmpfs", b"65536"])
+        self.assertEqual(E.call("GET", "/volumes").json()["Volumes"] or [], [])
+
     def test_that_is_not_there(self):
         doc = self.ended(self.submit("true", base_image="nobody/has:this"), "failed", "runtime_error", None)
         self.assertIn("nobody/has:this", doc["message"])

@@ -315,6 +315,21 @@ class Stages(Case):
         self.assertIn(run.json()["phase"], ("killed", "timed_out"))
         self.wait_no_container()
 
+    def test_what_it_does_not_make_for_certain_is_removed(self):
+        """It may be there, or in part. Only a request that it refuses made nothing."""
+        for status, asked in ((409, True), (500, True), (400, False), (404, False)):
+            with self.subTest(status=status):
+                g = self.gate(None)
+                m = self.mount(docker_host=g.socket)
+                self.assertTrue(self.row(m)["available"])
+                g.answers = {b"/containers/create": engine.Answer(status, b'{"message":"so it says"}')}
+                before = len(g.seen)
+                self.ended(self.submit(m, "true"), "failed", "runtime_error", None)
+                m.stop()
+                self.assertEqual(m.wait_processes_gone(), [])
+                self.assertEqual(any(b"DELETE /" in line for line in g.seen[before:]), asked)
+                self.assertEqual(os.listdir(os.path.join(m.state, "docker")), ["id"])
+
     def test_removal_that_is_slow_holds_up_nobody(self):
         g, m, run = self.begin(b"DELETE")
         self.ended(run)
@@ -330,7 +345,9 @@ class Stages(Case):
         g.wait_reached()
         docker = os.path.join(m.state, "docker")
         with api.watch(docker, IN_MOVED_TO) as ring:  # the note of its runner, which has given up
-            while not [n for n in os.listdir(docker) if n.startswith("left.")]:
+            (place,) = (n for n in os.listdir(docker) if n != "id")
+            os.utime(os.path.join(docker, place), (0, 0))  # its run took long
+            while not os.path.exists(os.path.join(docker, "left." + place)):
                 self.assertTrue(ring(20 * sbx.SLOW))
 
         def tried():  # by a sweep, which goes by the ids that it is told
@@ -346,6 +363,8 @@ class Stages(Case):
         self.ended(self.submit(m, "true"))
         self.wait_no_container()
         self.assertNotIn("slow", os.listdir(docker))
+        # The note is as old as the giving up.
+        self.assertIn("left." + place, os.listdir(docker))
 
     def test_runs_of_two_doors_do_not_touch_each_other(self):
         a, b = self.mount(), self.mount()
@@ -378,6 +397,26 @@ class Small(Case):
         run.ctl("eof\n")
         self.ended(run)
         self.assertTrue(select.select([fd], [], [], 10 * sbx.SLOW)[0], "it is still there")
+
+    def test_no_helper_stays_for_an_engine_that_is_away(self):
+        """Whoever sweeps, since a dead runner has left something, asks in vain and waits for a run without one."""
+        dead = socket.socket(socket.AF_UNIX)  # that nobody listens on
+        self.addCleanup(dead.close)
+        for answer in (None, engine.Answer(500, b"{}"), engine.Answer(200, b"{}")):
+            with self.subTest(answer=answer and answer.status), tempfile.TemporaryDirectory() as state:
+                os.makedirs(state + "/docker/1-1-00000000-1", 0o700)
+                g = self.gate(None)
+                g.answers = {b"": answer}
+                if not answer:
+                    dead.bind(state + "/s")
+                m = sbx.Mount(state=state, settings={"docker_host": g.socket if answer else state + "/s", "warm_runners": 1})
+                self.addCleanup(m.close)
+                m.start()
+                self.assertEqual(m.run({"command": ["true"]}).exit, "0")
+                for fd in map(os.pidfd_open, self.helpers(m)):
+                    self.addCleanup(os.close, fd)
+                    self.assertTrue(select.select([fd], [], [], 10 * sbx.SLOW)[0], "it is still there")
+                m.stop()
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ def setUpModule():
     global E
     if engine.why_no_podman():
         raise unittest.SkipTest(engine.why_no_podman())
-    E = engine.Podman().start()
+    E = engine.Podman()
     unittest.addModuleCleanup(E.close)
+    E.start()
     E.make_image(SHELL, engine.root_with_shell())
 
 

@@ -15,8 +15,9 @@ def start(*images, why_not=None, closing=unittest.addModuleCleanup, **options):
     why = engine.why_not() or why_not
     if why:
         raise unittest.SkipTest(why)
-    e = engine.Engine(**options).start()
-    closing(e.close)
+    e = engine.Engine(**options)
+    closing(e.close)  # also of one that does not come up
+    e.start()
     for name in images:
         e.make_image(name, ROOTS[name]())
     return e

@@ -180,24 +180,28 @@ class At:
         """Until none of ours is left; the end of a run is told before its container is removed. One that stays is
         removed here, so that tests that follow do not wait for it as well."""
         try:
-            while len(self.containers()) > others:
-                self.wait_event(lambda e: e.get("Action") == "destroy", lambda: None)
+            while True:
+                since = time.time()  # before the list: what goes after it is told
+                if len(self.containers()) <= others:
+                    return
+                self.wait_event(lambda e: e.get("Action") == "destroy", lambda: None, since=since)
         except TimeoutError:
             for c in self.containers() if not others else ():
                 self.call("DELETE", "/containers/%s?force=1&v=1" % c["Id"])
             raise
 
-    def wait_event(self, wanted, act, timeout=20):
+    def wait_event(self, wanted, act, timeout=20, since=None):
         """Does act() and waits for an event of the engine that wanted(event) takes."""
         c = UnixConnection(self.socket)
         try:
-            c.request("GET", "/events?since=%d" % int(time.time() - 1))
+            c.request("GET", "/events?since=%.6f" % (since or time.time() - 1))
             r = c.getresponse()
             c.sock.settimeout(timeout * sbx.SLOW)
             act()
             for line in iter(r.readline, b""):
                 if line.strip() and wanted(json.loads(line)):
                     return
+            raise AssertionError("the engine ended its events before the one that is waited for")
         finally:
             c.close()
 
@@ -286,8 +290,9 @@ class Engine(At):
         with contextlib.suppress(Exception):
             for c in self.call("GET", "/containers/json?all=1").json():
                 self.call("DELETE", "/containers/%s?force=1&v=1" % c["Id"])
-        self.stop()
-        for pid in self.processes():  # of an engine that was killed
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.stop()
+        for pid in self.processes():  # of an engine that was killed, or does not end
             with contextlib.suppress(ProcessLookupError):
                 fd = os.pidfd_open(pid)
                 os.kill(pid, signal.SIGKILL)
@@ -312,7 +317,11 @@ class Engine(At):
                 os.rmdir(os.path.join(root, self.group))
 
     def __enter__(self):
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *exc):
         self.close()

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include "base/auto.h"
@@ -285,6 +286,39 @@ static void fs__removes_names_like_its_own(void **state)
 	assert_int_equal(access(dir, F_OK), -1);
 }
 
+/* The same file system, seen once more: its device does not tell. */
+static void fs__removal_crosses_no_mount(void **state)
+{
+	static const char *const targets[] = { "d", "d/b", "d/b/c" };
+	char dir[] = "/tmp/sbx-base-XXXXXX", target[64], kept[64];
+	sbx_autoclose int fd = -1;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	assert_non_null(mkdtemp(dir));
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	(void)snprintf(kept, sizeof(kept), "%s/kept", dir);
+	assert_int_equal(sbx_mkdirs_beneath(fd, "kept/x/y", 0700), 0);
+	for (size_t i = 0; i < SBX_COUNT(targets); i++) {
+		int as_path, by_name;
+
+		assert_int_equal(sbx_mkdirs_beneath(fd, "d/b/c/e", 0700), 0);
+		(void)snprintf(target, sizeof(target), "%s/%s", dir, targets[i]);
+		assert_int_equal(mount(kept, target, NULL, MS_BIND, NULL), 0);
+		(void)snprintf(target, sizeof(target), "%s/d", dir);
+		as_path = sbx_remove_tree(AT_FDCWD, target);
+		by_name = sbx_remove_tree(fd, "d");
+		(void)snprintf(target, sizeof(target), "%s/%s", dir, targets[i]);
+		assert_int_equal(umount2(target, MNT_DETACH), 0);
+		assert_true(as_path == -EXDEV || as_path == -EBUSY);
+		assert_int_equal(by_name, as_path);
+		assert_int_equal(faccessat(fd, "kept/x", F_OK, 0), 0);
+		assert_int_equal(sbx_remove_tree(fd, "d"), 0);
+	}
+	assert_int_equal(sbx_remove_tree(AT_FDCWD, dir), 0);
+}
+
 static void fs__copies_holes(void **state)
 {
 	char a[] = "/tmp/sbx-base-XXXXXX", b[] = "/tmp/sbx-base-XXXXXX";
@@ -353,6 +387,7 @@ int main(void)
 		cmocka_unit_test(fs__removes_deep_and_hostile_trees),
 		cmocka_unit_test(fs__removal_can_be_stopped),
 		cmocka_unit_test(fs__removes_names_like_its_own),
+		cmocka_unit_test(fs__removal_crosses_no_mount),
 		cmocka_unit_test(fs__copies_holes),
 		cmocka_unit_test(errors__table_is_complete_and_distinct),
 		cmocka_unit_test(errors__keep_code_and_details),

@@ -42,6 +42,10 @@ static void said__is_one_line_that_moves_no_cursor(void **state)
 	check("\xe2\x80\xae"
 	      "txt.exe",
 	      " txt.exe"); /* right to left from here */
+	check("a\xd8\x9c"
+	      "b\xe1\xa0\x8e"
+	      "c",
+	      "a b c"); /* Arabic letter mark, Mongolian vowel separator */
 	check("a\xe2\x80\xa8"
 	      "b\xef\xbb\xbf"
 	      "c",
