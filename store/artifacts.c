@@ -45,8 +45,8 @@ static int tell(struct store_tx *tx, struct store_query *q, const char *run_id, 
 	return r < 0 || !more_bytes ? r : store_usage_add(tx, owner, 0, 0, more_bytes, e);
 }
 
-/* After rows of artifacts have changed: counted anew, so that a path that is registered twice is one
- * artifact. */
+/* After rows of artifacts have changed: counted anew, so that a path that is registered twice is
+ * one artifact. */
 static int settle(struct store_tx *tx, const char *run_id, int64_t before, struct sbx_error *e)
 {
 	store_autoquery q = { NULL, NULL };

@@ -2,6 +2,7 @@
 """The programs that people use work in a workspace on the mount as they do on a disk."""
 import filecmp
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ class Case(WorkCase):
     def tree(self, where):
         """A tree with something of everything."""
         os.makedirs(os.path.join(where, "d/e"))
-        for name, data in (("a", b"a\n"), ("d/b", os.urandom(100000)), ("d/e/empty", b"")):
+        for name, data in (("a", b"a\n"), ("d/b", random.Random(1).randbytes(100000)), ("d/e/empty", b"")):
             with open(os.path.join(where, name), "wb") as f:
                 f.write(data)
         os.chmod(os.path.join(where, "a"), 0o751)

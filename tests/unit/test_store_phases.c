@@ -210,8 +210,8 @@ static void row__time_of_change_always_grows(void **state)
 		if (i == 0)
 			OK(store_tx_run_cancel(tx, id, STORE_CANCEL_TERM, &done, e));
 		else if (i == 1)
-			OK(store_tx_artifacts_add(tx, id,
-						  &(struct store_artifact){ "a", 1 }, 1, e));
+			OK(store_tx_artifacts_add(tx, id, &(struct store_artifact){ "a", 1 }, 1,
+						  e));
 		else if (i == 2)
 			OK(store_tx_artifacts_drop(tx, id, e));
 		else

@@ -381,8 +381,8 @@ static void artifacts__are_counted_once_and_given_back(void **state)
 	assert_string_equal(seen.text, "");
 
 	OK(store_begin(f->s, &tx, e));
-	FAILS(RUN_NOT_FOUND, store_tx_artifacts_add(tx, "01890a5d-ac96-774b-bcce-b302099a8057", list,
-						    2, e));
+	FAILS(RUN_NOT_FOUND,
+	      store_tx_artifacts_add(tx, "01890a5d-ac96-774b-bcce-b302099a8057", list, 2, e));
 	FAILS(STORE_UNAVAILABLE, store_commit(tx, false, e));
 }
 
