@@ -5,7 +5,8 @@
  *
  * Until then it shares process 1's memory, which makes both the fork and the exec cheaper: there is
  * no address space to copy and none to take down. So it has a stack of its own and allocates
- * nothing with malloc. errno is shared too; process 1 sleeps in poll meanwhile.
+ * nothing with malloc. errno is shared too: while one of the two is at work, the other sleeps in
+ * poll or recvmsg, or is on its way there without a call that fails.
  */
 #include "runtimes/namespace/ns_i.h"
 
