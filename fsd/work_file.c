@@ -211,8 +211,10 @@ void work_write(fuse_req_t req, struct fuse_file_info *fi, const char *data, siz
 
 static int sync_now(struct fsd *f, struct job *j)
 {
-	(void)f;
-	return (j->datasync ? fdatasync(j->fd) : fsync(j->fd)) < 0 ? -errno : 0;
+	if ((j->datasync ? fdatasync(j->fd) : fsync(j->fd)) < 0)
+		return -errno;
+	/* What is in a clone lasts only when all of it does. */
+	return orch_session_settle(f->orch, NULL) < 0 ? -EIO : 0;
 }
 
 static void synced(struct fsd *f, struct job *j, int r)

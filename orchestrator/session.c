@@ -166,7 +166,8 @@ static int insert(struct orch *o, struct store_session *s, bool must, struct ses
 		free(sbx_steal(&s->entry));
 		rc = store_tx_session_insert(tx, s, &taken, e);
 	}
-	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
+	/* A row that goes with a power cut as its workspace does need not outlast one either. */
+	return rc < 0 ? rc : store_commit(sbx_steal(&tx), s->unsynced_boot == NULL, e);
 }
 
 /* Not after a commit of which it is only unknown whether it will last. */

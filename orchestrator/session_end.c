@@ -419,19 +419,24 @@ static bool has_failed(int rc, const char *id, struct sbx_error *e)
 /* True: something failed. */
 static bool end_all(struct orch *o, int64_t *next_us, struct sbx_error *e)
 {
-	struct store_session list[BATCH];
-	bool left = false, failed;
-	int n = store_session_ending(o->store, list, BATCH, e);
+	struct store_session list[BATCH], last = { 0 };
+	bool left = false, failed = false;
+	int n;
 
-	failed = has_failed(n, "-", e);
-	for (int i = 0; i < n; i++) {
-		if (!atomic_load(&o->stop))
-			failed |=
-				has_failed(end_one(o, &list[i], next_us, &left, e), list[i].id, e);
-		store_session_clear(&list[i]);
-	}
+	do {
+		n = store_session_ending(o->store, &last, list, BATCH, e);
+		failed |= has_failed(n, "-", e);
+		for (int i = 0; i < n; i++) {
+			last.ending_us = list[i].ending_us;
+			last.row = list[i].row;
+			if (!atomic_load(&o->stop))
+				failed |= has_failed(end_one(o, &list[i], next_us, &left, e),
+						     list[i].id, e);
+			store_session_clear(&list[i]);
+		}
+	} while (n == BATCH && !atomic_load(&o->stop));
 	/* While some are ending, every end of a run is news. */
-	atomic_store(&o->sessions_ending, left || failed || n == BATCH);
+	atomic_store(&o->sessions_ending, left || failed);
 	return failed;
 }
 
@@ -440,8 +445,9 @@ static int keep(struct orch *o)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int64_t next = INT64_MAX, left;
-	bool failed = has_failed(expire(o, &next, &e), "-", &e);
+	bool failed = has_failed(orch_session_settle(o, &e), "-", &e);
 
+	failed |= has_failed(expire(o, &next, &e), "-", &e);
 	failed |= end_all(o, &next, &e);
 	failed |= has_failed(store_trash_empty(o->store, &o->stop, &e), "-", &e);
 	if (!atomic_load(&o->stop) && atomic_exchange(&o->garbage, false)) {
@@ -461,6 +467,7 @@ static int keep(struct orch *o)
 
 static void *keeper(void *arg)
 {
+	sbx_autoerror e = SBX_ERROR_INIT;
 	struct orch *o = arg;
 
 	while (!atomic_load(&o->stop)) {
@@ -472,6 +479,9 @@ static void *keeper(void *arg)
 		while (read(o->keeper_fd, &n, sizeof(n)) > 0)
 			;
 	}
+	/* The machine may be stopping in good order, and its next boot takes what is not marked as
+	 * synced for torn. */
+	(void)has_failed(orch_session_settle(o, &e), "-", &e);
 	return NULL;
 }
 

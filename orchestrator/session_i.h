@@ -51,6 +51,12 @@ int snapshot_collect(struct orch *o, struct sbx_error *e);
 /* The files of the session's workspace are others now. */
 int session_files_changed(struct orch *o, const struct store_session *s, struct sbx_error *e);
 
+/* ---- session_sync.c -------------------------------------------------------------------------- */
+
+/* Ends the sessions whose copied workspace another boot of the machine left half on the disk. For a
+ * door that starts, before it lets anybody in. */
+int session_lose_torn(struct orch *o, struct sbx_error *e);
+
 /* ---- session_end.c --------------------------------------------------------------------------- */
 
 /* Removes what a crash left: directories without a row, and what stands beside a workspace. */

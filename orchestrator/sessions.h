@@ -81,9 +81,14 @@ int orch_snapshot_drop(struct orch *o, const struct orch_principal *p, const cha
 int orch_snapshot_restore(struct orch *o, const struct orch_principal *p, const char *session_id,
 			  const char *snapshot_id, struct sbx_error *e);
 /* A new session of the source's owner, with its values and a copy of its workspace. name may be
- * NULL. */
+ * NULL. The copy is not on the disk yet: the keeper sees to that next, and should the machine stop
+ * before, the new session goes as a whole at the next start. */
 int orch_session_clone(struct orch *o, const struct orch_principal *p, const char *session_id,
 		       const char *name, struct orch_session_made *ret, struct sbx_error *e);
+/* Returns when all clones so far are on the disk; at once, without a sync, when they are. Before an
+ * answer that promises that a file in a session will last. STORE_UNAVAILABLE: the disk failed, and
+ * those that were not there yet end. */
+int orch_session_settle(struct orch *o, struct sbx_error *e);
 /* {"items":[{snapshot_id,session_id,name,created_at,size_bytes,...}]}, newest first. */
 int orch_view_snapshots(struct orch *o, const struct orch_principal *p, const char *session_id,
 			struct sbx_buf *out, struct sbx_error *e);

@@ -178,6 +178,9 @@ int snapshot_keep(struct orch *o, const char *session_id, const char *name, int 
 	if (objects < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -objects,
 				      "cannot lock the objects of snapshots");
+	rc = orch_session_settle(o, e); /* it lasts no longer than its session */
+	if (rc < 0)
+		return rc;
 	sbx_id_new(id);
 	rc = snap_take(o->store, tree, id, previous, &limits, &sums, e);
 	crash_point("door_snapshot_taken");
@@ -332,6 +335,8 @@ int orch_snapshot_restore(struct orch *o, const struct orch_principal *p, const 
 	rc = snap_make(o->store, s.id, tree, uid, uid, e);
 	crash_point("door_restore_filled");
 	if (rc == 0)
+		rc = orch_session_settle(o, e);
+	if (rc == 0)
 		rc = swap_in(o, &h, name, e);
 	/* What is called so now is the old workspace, or what was made in vain. */
 	(void)sbx_remove_tree(h.dir, name);
@@ -362,11 +367,12 @@ static int copy_session(struct orch *o, const struct store_session *from, const 
 		.runtime = copy_text(from->runtime),
 		.policy_hash = copy_text(orch_config(o)->policy_hash),
 		.cloned_from = strdup(from->id),
+		.unsynced_boot = strdup(sbx_boot_id()),
 		.created_us = sbx_now_us(),
 		.expires_us = session_expiry(o),
 		.concurrent = from->concurrent,
 	};
-	return ret->id && ret->user && ret->spec && ret->cloned_from
+	return ret->id && ret->user && ret->spec && ret->cloned_from && ret->unsynced_boot
 		       ? 0
 		       : sbx_fail(e, SBX_E_NO_MEMORY, "no memory for a session");
 }
@@ -380,7 +386,6 @@ static int copy_workspace(struct orch *o, const struct held *h, const struct sto
 	sbx_autoclose int tree = -1;
 	struct snap_sums sums = { 0 };
 	uid_t uid = session_owner(to);
-	int rc;
 
 	if (dir < 0)
 		return dir;
@@ -388,11 +393,7 @@ static int copy_workspace(struct orch *o, const struct held *h, const struct sto
 	if (tree < 0 || (uid != (uid_t)-1 && fchown(tree, uid, uid) < 0))
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, tree < 0 ? -tree : errno,
 				      "cannot open the new workspace");
-	rc = snap_copy(h->tree, tree, uid, uid, &limits, &sums, e);
-	if (rc == 0 && fsync(dir) < 0)
-		rc = sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
-				    "cannot make the new workspace durable");
-	return rc;
+	return snap_copy(h->tree, tree, uid, uid, &limits, &sums, e);
 }
 
 int orch_session_clone(struct orch *o, const struct orch_principal *p, const char *session_id,
@@ -428,6 +429,7 @@ int orch_session_clone(struct orch *o, const struct orch_principal *p, const cha
 		session_keeper_poke(o);
 		return rc;
 	}
+	session_keeper_poke(o); /* to the disk with it */
 	(void)snprintf(ret->id, sizeof(ret->id), "%s", to.id);
 	ret->row = to.row;
 	return 0;

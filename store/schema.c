@@ -6,7 +6,8 @@
  * %ROW% is a growing row number, %KEY% a 64-bit primary key, %BYTES% a string of any bytes, and
  * %LABELS% the members (key, value) of runs.labels as rows, and %NUMBER%(text) store_number() of
  * it: the words in which SQLite and PostgreSQL differ here. Times are microseconds UTC, 0 when not
- * set; columns that end in _boot say which boot the CLOCK_BOOTTIME beside them counts from.
+ * set; columns that end in _boot say of which boot it is what stands beside them: a time of
+ * CLOCK_BOOTTIME, or files of which it is not known that they are on the disk.
  */
 #include <string.h>
 
@@ -161,7 +162,11 @@ static const char version_4[] =
 	"DROP TABLE usage_totals;"
 	"ALTER TABLE numbered_totals RENAME TO usage_totals;";
 
-static const char *const migrations[] = { version_1, version_2, version_3, version_4 };
+static const char version_5[] = "ALTER TABLE sessions ADD COLUMN unsynced_boot TEXT;"
+				"CREATE INDEX sessions_unsynced ON sessions (unsynced_boot)"
+				" WHERE unsynced_boot IS NOT NULL;";
+
+static const char *const migrations[] = { version_1, version_2, version_3, version_4, version_5 };
 
 /* Text around the words; the word's name stands between two percent signs. */
 static const struct {

@@ -215,16 +215,40 @@ int store_session_runs(struct store *s, const char *id, bool active, int64_t *re
 	return r < 0 ? r : 0;
 }
 
-int store_session_ending(struct store *s, struct store_session *ret, size_t max,
-			 struct sbx_error *e)
+int store_session_ending(struct store *s, const struct store_session *after,
+			 struct store_session *ret, size_t max, struct sbx_error *e)
 {
-	return list(s, SQL_SESSION_ENDING, STORE_ARGS(store_int((int64_t)max)), ret, e);
+	return list(s, SQL_SESSION_ENDING,
+		    STORE_ARGS(store_int(after ? after->ending_us : 0),
+			       store_int(after ? after->row : 0), store_int((int64_t)max)),
+		    ret, e);
 }
 
 int store_session_expiring(struct store *s, struct store_session *ret, size_t max,
 			   struct sbx_error *e)
 {
 	return list(s, SQL_SESSION_EXPIRES, STORE_ARGS(store_int((int64_t)max)), ret, e);
+}
+
+int store_session_unsynced(struct store *s, const char *boot, struct store_session *ret, size_t max,
+			   struct sbx_error *e)
+{
+	return list(s, SQL_SESSION_UNSYNCED, STORE_ARGS(store_text(boot), store_int((int64_t)max)),
+		    ret, e);
+}
+
+int store_session_torn(struct store *s, const char *boot, struct store_session *ret, size_t max,
+		       struct sbx_error *e)
+{
+	return list(
+		s, SQL_SESSION_TORN,
+		STORE_ARGS(store_text(boot), store_int(STORE_ENDING_LOST), store_int((int64_t)max)),
+		ret, e);
+}
+
+int store_tx_session_synced(struct store_tx *tx, const char *id, struct sbx_error *e)
+{
+	return store_tx_run(tx, SQL_SESSION_SYNCED, STORE_ARGS(store_text(id)), e);
 }
 
 int store_session_uncancelled(struct store *s, const char *id, char **ret_ids, size_t max,

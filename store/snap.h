@@ -55,8 +55,8 @@ int snap_hold(struct store *s);
  * times, hard links, extended attributes. Owner of everything: uid and gid (-1: the caller's).
  * Synced. After a failure the directory is empty again. */
 int snap_make(struct store *s, const char *id, int tree, uid_t uid, gid_t gid, struct sbx_error *e);
-/* Copies a tree in the same way, by reflink or copy_file_range where the file system has them.
- * limits and ret may be NULL. */
+/* Copies a tree in the same way, by reflink or copy_file_range where the file system has them, but
+ * does not sync it. limits and ret may be NULL. */
 int snap_copy(int from, int to, uid_t uid, gid_t gid, const struct snap_limits *limits,
 	      struct snap_sums *ret, struct sbx_error *e);
 /* Bytes and entries of a tree now. */

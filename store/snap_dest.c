@@ -112,7 +112,7 @@ int snap_dest_leave(struct snap_dest *d, uint32_t dir, struct sbx_error *e)
 }
 
 /* By sharing the blocks, else by a copy that keeps holes. */
-static int copy_content(int from, int to, int64_t *ret_size)
+static int copy_content(const struct snap_dest *d, int from, int to, int64_t *ret_size)
 {
 	uint64_t copied = 0;
 	struct stat st;
@@ -126,8 +126,8 @@ static int copy_content(int from, int to, int64_t *ret_size)
 	}
 	r = sbx_copy_sparse(from, to, INT64_MAX, &copied);
 	*ret_size = (int64_t)copied;
-	/* It will be synced: the disk may begin while the next one is copied. */
-	if (r == 0 && copied >= SNAP_COPY_BUFFER)
+	/* The disk may begin while the next one is copied. */
+	if (r == 0 && d->to_sync && copied >= SNAP_COPY_BUFFER)
 		(void)sync_file_range(to, 0, 0, SYNC_FILE_RANGE_WRITE);
 	return r;
 }
@@ -143,7 +143,7 @@ int snap_dest_file(struct snap_dest *d, const char *name, const struct snap_reco
 		    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return snap_storage(e, errno, "make a file");
-	r = from < 0 ? 0 : copy_content(from, fd, ret_size);
+	r = from < 0 ? 0 : copy_content(d, from, fd, ret_size);
 	if (r == 0)
 		r = snap_xattrs_set(d->n, rec, fd);
 	if (r == 0)

@@ -258,6 +258,7 @@ struct snap_dest {
 	uid_t uid;
 	gid_t gid;
 	struct snap_path path;
+	bool to_sync;	/* the whole is synced at the end */
 	int leader_dir; /* the directory of the file that was linked to last */
 	uint32_t leader_parent;
 };

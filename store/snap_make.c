@@ -82,6 +82,7 @@ int snap_make(struct store *s, const char *id, int tree, uid_t uid, gid_t gid, s
 		r = snap_dest_init(&d, n, tree, uid, gid, e);
 	if (r < 0)
 		return r;
+	d.to_sync = true;
 	r = make_tree(s, &d, n, e);
 	crash_point("snap_made");
 	if (r == 0)
@@ -154,8 +155,6 @@ int snap_copy(int from, int to, uid_t uid, gid_t gid, const struct snap_limits *
 	if (limits)
 		w.limits = *limits;
 	r = snap_walk(&w, from, e);
-	if (r == 0)
-		r = snap_dest_sync(&d, e);
 	if (r < 0)
 		snap_dest_undo(to);
 	if (r == 0 && ret)

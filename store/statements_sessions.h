@@ -10,7 +10,7 @@
 #define STORE_SESSION_TEXTS(X)                                                                  \
 	X(id, "id") X(user, "owner") X(door, "door") X(name, "name") X(entry, "entry")          \
 	X(spec, "spec") X(runtime, "runtime") X(policy_hash, "policy_hash")                     \
-	X(cloned_from, "cloned_from")
+	X(cloned_from, "cloned_from") X(unsynced_boot, "unsynced_boot")
 #define STORE_SESSION_NUMBERS(X)                                                                \
 	X(uid, "uid") X(created_us, "created_us") X(expires_us, "expires_us")                   \
 	X(changed_us, "changed_us") X(ending_us, "ending_us")
@@ -23,8 +23,8 @@
 #define STORE_SESSION_STATEMENTS(X)                                                             \
 X(SESSION_INSERT, NULL,                                                                         \
   "INSERT INTO sessions (id, owner, door, name, entry, spec, runtime, policy_hash, "            \
-  "cloned_from, uid, created_us, expires_us, changed_us, ending_us, concurrent) VALUES "        \
-  "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) "                         \
+  "cloned_from, unsynced_boot, uid, created_us, expires_us, changed_us, ending_us, concurrent) VALUES "        \
+  "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) "                    \
   "ON CONFLICT (owner, entry) DO NOTHING RETURNING rid")                                        \
 X(SESSION_GET, "sqlite_autoindex_sessions_1 (id=?)",                                            \
   "SELECT " SESSION_ROW " FROM sessions WHERE id = $1")                                         \
@@ -51,8 +51,16 @@ X(SESSION_RUNS_ACTIVE, "runs_live_session (session_id=?",                       
 X(SESSION_EXPIRES, "sessions_expires",                                                          \
   "SELECT " SESSION_ROW " FROM sessions WHERE expires_us > 0 AND ending_us = 0 "                \
   "ORDER BY expires_us LIMIT $1")                                                               \
-X(SESSION_ENDING, "sessions_ending",                                                            \
-  "SELECT " SESSION_ROW " FROM sessions WHERE ending_us > 0 ORDER BY ending_us LIMIT $1")     \
+X(SESSION_ENDING, "sessions_ending (ending_us>?",                                               \
+  "SELECT " SESSION_ROW " FROM sessions WHERE ending_us > 0 "                                   \
+  "AND (ending_us, rid) > ($1, $2) ORDER BY ending_us, rid LIMIT $3")                           \
+X(SESSION_UNSYNCED, "sessions_unsynced (unsynced_boot=?)",                                      \
+  "SELECT " SESSION_ROW " FROM sessions WHERE unsynced_boot = $1 LIMIT $2")                     \
+X(SESSION_TORN, "sessions_unsynced",                                                            \
+  "SELECT " SESSION_ROW " FROM sessions WHERE unsynced_boot IS NOT NULL "                       \
+  "AND unsynced_boot <> $1 AND ending_us < $2 ORDER BY unsynced_boot LIMIT $3")                 \
+X(SESSION_SYNCED, "sqlite_autoindex_sessions_1 (id=?)",                                         \
+  "UPDATE sessions SET unsynced_boot = NULL WHERE id = $1")                                     \
 X(SESSION_UNCANCELLED, "runs_live_session (session_id=?",                                           \
   "SELECT id FROM runs WHERE session_id = $1 AND phase IN (1, 2, 3) AND phase < 4 "             \
   "AND cancel = 0")                                                                             \

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions and snapshots as directories: made, named, run in, looked into, put back, destroyed."""
+import contextlib
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../lib"))
+import database  # noqa: E402
 import fskit  # noqa: E402
 import sbx  # noqa: E402
 from workkit import Session, WorkCase  # noqa: E402
@@ -133,6 +135,69 @@ class Sessions(Case):
         with open(self.sessions("copy/status.json")) as f:
             self.assertEqual(json.load(f)["cloned_from"], self.s.id)
         os.rmdir(self.sessions("copy"))
+
+
+class Clones(Case):
+    """A clone is answered before it is on the disk."""
+
+    def this_boot(self):
+        with open("/proc/sys/kernel/random/boot_id") as f:
+            return f.read().strip()
+
+    def mark(self, m, boot):
+        database.change(m.state, "UPDATE sessions SET unsynced_boot = ? WHERE entry = 'copy'", boot)
+
+    def marked(self, m):
+        return database.sql(m.state, "SELECT entry FROM sessions WHERE unsynced_boot IS NOT NULL")
+
+    @contextlib.contextmanager
+    def cloned(self):
+        with sbx.Mount() as m:
+            s = Session(m, "from")
+            s.write("d/f", b"x" * 100000)
+            s.ctl("clone copy")
+            yield m
+
+    def read_copy(self, m):
+        with open(os.path.join(m.mnt, "sessions/copy/workspace/d/f"), "rb") as f:
+            return f.read()
+
+    def test_fsync_waits_for_all_of_it(self):
+        with self.cloned() as m:
+            for path, flags, sync in (("d/f", os.O_RDWR, os.fsync), ("d/f", os.O_RDWR, os.fdatasync),
+                                      ("d", os.O_RDONLY, os.fsync)):
+                fd = os.open(os.path.join(m.mnt, "sessions/copy/workspace", path), flags)
+                try:
+                    sync(fd)
+                    self.mark(m, self.this_boot())
+                    sync(fd)
+                    self.assertEqual(self.marked(m), [])
+                finally:
+                    os.close(fd)
+
+    def test_it_outlives_the_mount_that_made_it(self):
+        with self.cloned() as m:
+            m.kill()
+            self.mark(m, self.this_boot())
+            m.start()
+            self.assertEqual(self.read_copy(m), b"x" * 100000)
+            self.assertEqual(m.stop(), 0)
+            self.assertEqual(self.marked(m), [])
+            m.start()
+            self.assertEqual(self.read_copy(m), b"x" * 100000)
+
+    def test_another_boot_takes_it_as_a_whole(self):
+        with self.cloned() as m:
+            with open(os.path.join(m.mnt, "sessions/copy/status.json")) as f:
+                copy = json.load(f)["id"]
+            m.kill()
+            self.mark(m, "00000000-0000-4000-8000-000000000000")
+            m.start()
+            with fskit.Events(m, after=0) as events:
+                events.wait(lambda e: e.get("kind") == "session" and e["id"] == copy and e["what"] == "gone")
+            self.assertEqual([n for n in os.listdir(os.path.join(m.mnt, "sessions")) if n not in ("new", "latest")], ["from"])
+            self.assertFalse(os.path.exists(os.path.join(m.state, "sessions", copy)))
+            self.assertEqual(os.stat(os.path.join(m.mnt, "sessions/from/workspace/d/f")).st_size, 100000)
 
 
 class Runs(Case):

@@ -12,13 +12,13 @@ import select
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.parse
 
+import database
 import sbx
 import tokens
 
@@ -440,19 +440,7 @@ class Apid:
     # ---- the database, for what no request can make or show ----
 
     def sql(self, text, *args):
-        c = sqlite3.connect("file:%s/state.db?mode=ro" % self.state, uri=True, timeout=20 * sbx.SLOW)
-        try:
-            return c.execute(text, args).fetchall()
-        finally:
-            c.close()
+        return database.sql(self.state, text, *args)
 
     def change(self, text, *args):
-        """Something that the service would never write; at least one row must be concerned."""
-        c = sqlite3.connect(os.path.join(self.state, "state.db"), timeout=20 * sbx.SLOW)
-        try:
-            n = c.execute(text, args).rowcount
-            c.commit()
-        finally:
-            c.close()
-        assert n != 0, "no row: %s %s" % (text, args)
-        os.utime(os.path.join(self.state, "notify/feed"))
+        database.change(self.state, text, *args)

@@ -26,6 +26,7 @@ static int act(struct house *h, enum deed deed, const struct scene *sc, struct s
 	store_autosnapshot shot = { 0 };
 	enum orch_ending how;
 	bool done;
+	int rc;
 
 	switch (deed) {
 	case CREATE:
@@ -40,7 +41,8 @@ static int act(struct house *h, enum deed deed, const struct scene *sc, struct s
 	case RESTORE:
 		return orch_snapshot_restore(&h->o, &ann, sc->session, sc->snapshot, e);
 	case CLONE:
-		return orch_session_clone(&h->o, &ann, sc->session, "copy", &made, e);
+		rc = orch_session_clone(&h->o, &ann, sc->session, "copy", &made, e);
+		return rc < 0 ? rc : orch_session_settle(&h->o, e);
 	}
 	return -1;
 }
@@ -76,7 +78,7 @@ static void settle(struct house *h)
 	MUST(session_keeper_start(&h->o, e));
 	while (busy) {
 		struct store_session list[4];
-		int n = store_session_ending(h->o.store, list, SBX_COUNT(list), NULL);
+		int n = store_session_ending(h->o.store, NULL, list, SBX_COUNT(list), NULL);
 
 		for (int i = 0; i < n; i++)
 			store_session_clear(&list[i]);
@@ -380,6 +382,7 @@ static void restore__leaves_the_old_or_the_new(void **state)
 
 static void clone__is_there_or_not(void **state)
 {
+	static const char *const points[] = { "door_session_inserted", "door_clone_synced" };
 	struct house *h = *state;
 	struct scene sc;
 
@@ -389,16 +392,19 @@ static void clone__is_there_or_not(void **state)
 	settle(h);
 	assert_int_equal(count_rows(h), 1);
 	assert_int_equal(count(h, "sessions"), 1);
-	assert_true(dies(h, CLONE, &sc, "door_session_inserted"));
-	settle(h);
-	assert_int_equal(count_rows(h), 2);
-	assert_int_equal(count(h, "sessions"), 2);
-	{
+	for (size_t i = 0; i < SBX_COUNT(points); i++) {
 		store_autosession copy = { 0 };
+		enum orch_ending how;
 
+		assert_true(dies(h, CLONE, &sc, points[i]));
+		settle(h);
+		assert_int_equal(count_rows(h), 2);
+		assert_int_equal(count(h, "sessions"), 2);
 		MUST(store_session_get_entry(h->o.store, "ann", "copy", &copy, e));
 		assert_string_equal(copy.cloned_from, sc.session);
+		assert_null(copy.unsynced_boot);
 		assert_true(is_filled(h, copy.id, "new"));
+		MUST(orch_session_destroy(&h->o, &ann, copy.id, &how, e));
 	}
 	assert_true(is_filled(h, sc.session, "new"));
 }
