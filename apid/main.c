@@ -34,6 +34,8 @@ static int start(struct apid *a, const struct apid_options *o, struct sbx_error 
 	struct orch_options oo = orch_options_of(o);
 	int rc = orch_open(&oo, &a->orch, e);
 
+	if (rc == 0)
+		rc = orch_sessions_recover(a->orch, e);
 	if (rc < 0)
 		return rc;
 	a->store = orch_store(a->orch);

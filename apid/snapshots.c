@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Snapshots of sessions, and clones. All of it waits for the disk, so the workers do it. */
+/* Snapshots of sessions, and clones. All of it reads or writes whole trees, so the workers do it.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -458,6 +458,11 @@ void session_rmdir(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char 
 int session_ctl(struct fsd *f, const struct orch_principal *p, const char *id, const char *text,
 		size_t len, struct sbx_error *e);
 
+/* For a writer: brings the clone j->id to the disk, if it is one. 0 or -errno. */
+int session_settle(struct fsd *f, struct job *j);
+/* The same for who syncs something of the session that is not in its workspace. */
+void session_fsync(struct fsd *f, fuse_req_t req, fuse_ino_t ino);
+
 #include "fsd/coming_i.h"
 
 /* ---- shot.c: trees of snapshots -------------------------------------------------------------- */

@@ -206,6 +206,8 @@ static int start(struct server *s, const struct fsd_options *o, struct sbx_error
 	pthread_mutex_init(&f->handles_lock, NULL);
 	pthread_mutex_init(&f->shares_lock, NULL);
 	rc = orch_open(&oo, &f->orch, e);
+	if (rc == 0)
+		rc = orch_sessions_recover(f->orch, e);
 	if (rc < 0)
 		return rc;
 	f->store = orch_store(f->orch);

@@ -302,6 +302,8 @@ static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_f
 		work_fsync(self(req), req, fi, datasync);
 	else if (is_coming_node(ino_node(ino)) && handle_of(fi)->kind == H_COMING)
 		coming_flush(self(req), req, fi);
+	else if (is_session_node(ino_node(ino)))
+		session_fsync(self(req), req, ino);
 	else
 		fuse_reply_err(req, 0); /* what a write accepted is durable already */
 }

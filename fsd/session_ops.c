@@ -27,6 +27,27 @@ static void answer_err(struct fsd *f, struct job *j, int r)
 	fuse_reply_err(j->req, -r);
 }
 
+int session_settle(struct fsd *f, struct job *j)
+{
+	sbx_autoerror e = SBX_ERROR_INIT;
+
+	return orch_session_settle(f->orch, j->id, &e) < 0 ? -fsd_errno(&e) : 0;
+}
+
+void session_fsync(struct fsd *f, fuse_req_t req, fuse_ino_t ino)
+{
+	struct job j = { .req = req, .perform = session_settle, .answer = answer_err };
+	struct session_ref s;
+	int r = session_of(f, req, ino, &s);
+
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	memcpy(j.id, s.id, sizeof(j.id));
+	writers_give_job(f->writers, &j);
+}
+
 static int make_session(struct fsd *f, struct job *j)
 {
 	const struct orch_request rq = { .text = "{}", .len = 2, .default_image = true };

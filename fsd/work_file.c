@@ -213,8 +213,7 @@ static int sync_now(struct fsd *f, struct job *j)
 {
 	if ((j->datasync ? fdatasync(j->fd) : fsync(j->fd)) < 0)
 		return -errno;
-	/* What is in a clone lasts only when all of it does. */
-	return orch_session_settle(f->orch, NULL) < 0 ? -EIO : 0;
+	return session_settle(f, j); /* what is in a clone lasts only when all of it does */
 }
 
 static void synced(struct fsd *f, struct job *j, int r)
@@ -233,6 +232,7 @@ void work_fsync(struct fsd *f, fuse_req_t req, struct fuse_file_info *fi, bool d
 			 .fd = h->dir ? dirfd(h->dir) : h->fd,
 			 .datasync = datasync };
 
+	memcpy(j.id, h->n->work->id, sizeof(j.id));
 	writers_give_job(f->writers, &j);
 }
 

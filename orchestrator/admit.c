@@ -164,7 +164,7 @@ static int session_free(struct store_tx *tx, const char *id, bool *ret, struct s
 	}
 	if (rc == 0 && !s.concurrent)
 		rc = store_tx_session_runs(tx, id, true, &active, e);
-	*ret = active == 0;
+	*ret = active == 0 && s.ending_us != STORE_ENDING_LOST;
 	return rc;
 }
 

@@ -486,9 +486,7 @@ int dispatch_start(struct orch *o, struct sbx_error *e)
 		loop_close(&o->loop);
 		return r;
 	}
-	r = session_lose_torn(o, e);
-	if (r == 0)
-		r = session_keeper_start(o, e); /* the others poke it */
+	r = session_keeper_start(o, e); /* the others poke it */
 	if (r < 0)
 		return r;
 	r = dispatch_start_thread(&o->dispatcher, dispatcher, o);

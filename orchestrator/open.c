@@ -193,6 +193,7 @@ int orch_open(const struct orch_options *opts, struct orch **ret, struct sbx_err
 	(void)pthread_condattr_destroy(&monotonic);
 	pthread_mutex_init(&o->janitor_lock, NULL);
 	pthread_mutex_init(&o->reload_lock, NULL);
+	pthread_mutex_init(&o->settle_lock, NULL);
 	o->loop = (struct dispatch_loop){ -1, -1, -1 };
 	o->opened_us = sbx_now_us();
 	o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -251,6 +252,7 @@ struct orch *orch_close(struct orch *o)
 	sbx_closep(&o->wake_fd);
 	sbx_closep(&o->helpers_over);
 	pthread_mutex_destroy(&o->reload_lock);
+	pthread_mutex_destroy(&o->settle_lock);
 	pthread_mutex_destroy(&o->janitor_lock);
 	pthread_cond_destroy(&o->janitor_wake);
 	free(o);

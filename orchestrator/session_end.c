@@ -79,7 +79,7 @@ static int may(struct store_tx *tx, const struct store_session *now, enum decisi
 		*ret = !now->ending_us && now->expires_us && now->expires_us <= sbx_now_us();
 		break;
 	case STAY:
-		*ret = now->ending_us && now->ending_us != STORE_ENDING_FINAL;
+		*ret = now->ending_us && now->ending_us < STORE_ENDING_LOST;
 		break;
 	case FINISH:
 		rc = store_tx_session_runs(tx, now->id, false, &live, e);
@@ -445,7 +445,7 @@ static int keep(struct orch *o)
 {
 	sbx_autoerror e = SBX_ERROR_INIT;
 	int64_t next = INT64_MAX, left;
-	bool failed = has_failed(orch_session_settle(o, &e), "-", &e);
+	bool failed = has_failed(session_settle_all(o, &e), "-", &e);
 
 	failed |= has_failed(expire(o, &next, &e), "-", &e);
 	failed |= end_all(o, &next, &e);
@@ -481,7 +481,7 @@ static void *keeper(void *arg)
 	}
 	/* The machine may be stopping in good order, and its next boot takes what is not marked as
 	 * synced for torn. */
-	(void)has_failed(orch_session_settle(o, &e), "-", &e);
+	(void)has_failed(session_settle_all(o, &e), "-", &e);
 	return NULL;
 }
 

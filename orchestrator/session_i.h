@@ -53,9 +53,9 @@ int session_files_changed(struct orch *o, const struct store_session *s, struct 
 
 /* ---- session_sync.c -------------------------------------------------------------------------- */
 
-/* Ends the sessions whose copied workspace another boot of the machine left half on the disk. For a
- * door that starts, before it lets anybody in. */
-int session_lose_torn(struct orch *o, struct sbx_error *e);
+/* Brings all clones of this boot to the disk, and says so in their rows. STORE_UNAVAILABLE: the
+ * disk failed, and those that were not there yet end. Threads wait for each other. */
+int session_settle_all(struct orch *o, struct sbx_error *e);
 
 /* ---- session_end.c --------------------------------------------------------------------------- */
 

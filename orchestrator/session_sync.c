@@ -5,8 +5,13 @@
  * door that starts in another boot and still finds it cannot know what of the copy is on the disk:
  * the session goes as a whole, and nobody ever sees a part of it. What promises to last (a
  * snapshot, a restore, an upload, an fsync through the mount) brings that about first.
+ *
+ * A mark is taken away in two steps, since others see a commit before it is on the disk: the first
+ * says STORE_SYNCED and is durable, the second needs not be. Who finds none can rely on that.
  */
 #include "orchestrator/session_i.h"
+
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/crash.h"
@@ -20,11 +25,14 @@ static void clear(struct store_session *list, int n)
 		store_session_clear(&list[i]);
 }
 
-/* It ends now, whatever runs there are in it. */
+/* ---- what is lost ---------------------------------------------------------------------------- */
+
+/* It ends now, whatever runs there are in it; unless another door has seen it on the disk. */
 static int lose(struct orch *o, const struct store_session *s, const char *why, struct sbx_error *e)
 {
 	store_autotx struct store_tx *tx = NULL;
 	store_autosession now = { 0 };
+	bool lost;
 	int rc = store_begin(o->store, &tx, e);
 
 	if (rc == 0)
@@ -33,12 +41,15 @@ static int lose(struct orch *o, const struct store_session *s, const char *why, 
 		sbx_error_clear(e);
 		return 0;
 	}
-	if (rc < 0 || now.ending_us >= STORE_ENDING_LOST)
+	if (rc < 0 || now.ending_us >= STORE_ENDING_LOST || !now.unsynced_boot ||
+	    strcmp(now.unsynced_boot, s->unsynced_boot) != 0)
 		return rc;
-	rc = store_tx_session_times(tx, s->id, now.expires_us, STORE_ENDING_LOST, e);
+	lost = strcmp(now.unsynced_boot, STORE_SYNCED) != 0;
+	rc = lost ? store_tx_session_times(tx, s->id, now.expires_us, STORE_ENDING_LOST, e)
+		  : store_tx_session_mark(tx, s->id, NULL, e);
 	if (rc == 0)
 		rc = store_commit(sbx_steal(&tx), true, e);
-	if (rc == 0)
+	if (rc == 0 && lost)
 		sbx_log(SBX_LOG_ERROR,
 			"a copied workspace is lost, its session ends session=%s "
 			"cloned_from=%s reason=\"%s\"",
@@ -46,60 +57,105 @@ static int lose(struct orch *o, const struct store_session *s, const char *why, 
 	return rc;
 }
 
-static int lose_all(struct orch *o, const struct store_session *list, int n, const char *why,
-		    struct sbx_error *e)
-{
-	int rc = 0;
+typedef int (*session_list)(struct store *s, const char *boot, struct store_session *ret,
+			    size_t max, struct sbx_error *e);
 
-	for (int i = 0; i < n && rc == 0; i++)
-		rc = lose(o, &list[i], why, e);
-	atomic_store(&o->sessions_ending, true);
-	return rc;
-}
-
-int session_lose_torn(struct orch *o, struct sbx_error *e)
+/* All that the list still has: who is lost is not in it. */
+static int lose_all(struct orch *o, session_list which, const char *why, struct sbx_error *e)
 {
 	struct store_session list[BATCH];
 	int n, rc;
 
 	do {
-		n = store_session_torn(o->store, sbx_boot_id(), list, BATCH, e);
-		rc = n < 0 ? n
-			   : lose_all(o, list, n, "the machine stopped before it was on the disk",
-				      e);
+		n = which(o->store, sbx_boot_id(), list, BATCH, e);
+		rc = n < 0 ? n : 0;
+		for (int i = 0; i < n && rc == 0; i++)
+			rc = lose(o, &list[i], why, e);
 		clear(list, n);
 	} while (rc == 0 && n == BATCH);
+	atomic_store(&o->sessions_ending, true);
+	session_keeper_poke(o);
 	return rc;
 }
 
-static int note_synced(struct orch *o, const struct store_session *list, int n, struct sbx_error *e)
+int orch_sessions_recover(struct orch *o, struct sbx_error *e)
+{
+	return lose_all(o, store_session_torn, "the machine stopped before it was on the disk", e);
+}
+
+/* ---- what is synced -------------------------------------------------------------------------- */
+
+static int set_marks(struct orch *o, const struct store_session *list, int n, const char *mark,
+		     bool durable, struct sbx_error *e)
 {
 	store_autotx struct store_tx *tx = NULL;
 	int rc = store_begin(o->store, &tx, e);
 
 	for (int i = 0; i < n && rc == 0; i++)
-		rc = store_tx_session_synced(tx, list[i].id, e);
-	return rc < 0 ? rc : store_commit(sbx_steal(&tx), true, e);
+		rc = store_tx_session_mark(tx, list[i].id, mark, e);
+	return rc < 0 ? rc : store_commit(sbx_steal(&tx), durable, e);
 }
 
-int orch_session_settle(struct orch *o, struct sbx_error *e)
+/* The kernel tells of a failure once, and not of which file: so all of them are lost, and no later
+ * sync is asked until they are. */
+static int sync_disk(struct orch *o, struct sbx_error *e)
+{
+	int rc = o->copies_failed ? 0 : store_sync_files(o->store, e);
+
+	crash_point("door_clone_synced");
+	if (rc == 0 && !o->copies_failed)
+		return 0;
+	o->copies_failed = true;
+	if (lose_all(o, store_session_unsynced, "it could not be written to the disk", NULL) == 0)
+		o->copies_failed = false;
+	return rc < 0 ? rc
+		      : sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
+				 "a copied workspace could not be written to the disk");
+}
+
+static int settle_batch(struct orch *o, struct sbx_error *e)
 {
 	struct store_session list[BATCH];
-	int n, rc;
+	int n = store_session_unsynced(o->store, sbx_boot_id(), list, BATCH, e), rc = 0;
 
+	if (n > 0)
+		rc = sync_disk(o, e);
+	if (n > 0 && rc == 0)
+		rc = set_marks(o, list, n, STORE_SYNCED, true, e);
+	crash_point("door_clone_marked");
+	if (n > 0 && rc == 0)
+		rc = set_marks(o, list, n, NULL, false, e);
+	clear(list, n);
+	return rc < 0 ? rc : n;
+}
+
+int session_settle_all(struct orch *o, struct sbx_error *e)
+{
+	int n;
+
+	/* Of two that share the store's descriptor only one would hear of a failure; and the second
+	 * mostly finds that all is done. */
+	pthread_mutex_lock(&o->settle_lock);
 	do {
-		n = store_session_unsynced(o->store, sbx_boot_id(), list, BATCH, e);
-		if (n <= 0)
-			return n;
-		rc = store_sessions_sync(o->store, e);
-		crash_point("door_clone_synced");
-		/* The kernel says it once, and of no file in particular: another try would only
-		 * seem to succeed. */
-		if (rc < 0)
-			(void)lose_all(o, list, n, "it could not be written to the disk", NULL);
-		else
-			rc = note_synced(o, list, n, e);
-		clear(list, n);
-	} while (rc == 0 && n == BATCH);
-	return rc;
+		n = settle_batch(o, e);
+	} while (n == BATCH);
+	pthread_mutex_unlock(&o->settle_lock);
+	return n < 0 ? n : 0;
+}
+
+int orch_session_settle(struct orch *o, const char *id, struct sbx_error *e)
+{
+	store_autosession s = { 0 };
+	int rc = store_session_get(o->store, id, &s, e);
+
+	if (rc == -SBX_E_SESSION_NOT_FOUND) { /* then nothing in it has to last */
+		sbx_error_clear(e);
+		return 0;
+	}
+	if (rc < 0 || !s.unsynced_boot)
+		return rc;
+	if (s.ending_us == STORE_ENDING_LOST)
+		return sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
+				"the workspace of session %s could not be written to the disk", id);
+	return session_settle_all(o, e);
 }

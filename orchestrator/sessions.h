@@ -85,10 +85,12 @@ int orch_snapshot_restore(struct orch *o, const struct orch_principal *p, const 
  * before, the new session goes as a whole at the next start. */
 int orch_session_clone(struct orch *o, const struct orch_principal *p, const char *session_id,
 		       const char *name, struct orch_session_made *ret, struct sbx_error *e);
-/* Returns when all clones so far are on the disk; at once, without a sync, when they are. Before an
- * answer that promises that a file in a session will last. STORE_UNAVAILABLE: the disk failed, and
- * those that were not there yet end. */
-int orch_session_settle(struct orch *o, struct sbx_error *e);
+/* Returns when the session, if it is a clone, is on the disk as a whole. Before an answer that
+ * promises that something in it will last. STORE_UNAVAILABLE: the disk failed, and it ends. */
+int orch_session_settle(struct orch *o, const char *id, struct sbx_error *e);
+/* Ends the clones that another boot of the machine left half on the disk. For a door that starts,
+ * before it lets anybody in. */
+int orch_sessions_recover(struct orch *o, struct sbx_error *e);
 /* {"items":[{snapshot_id,session_id,name,created_at,size_bytes,...}]}, newest first. */
 int orch_view_snapshots(struct orch *o, const struct orch_principal *p, const char *session_id,
 			struct sbx_buf *out, struct sbx_error *e);

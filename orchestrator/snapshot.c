@@ -178,7 +178,7 @@ int snapshot_keep(struct orch *o, const char *session_id, const char *name, int 
 	if (objects < 0)
 		return sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -objects,
 				      "cannot lock the objects of snapshots");
-	rc = orch_session_settle(o, e); /* it lasts no longer than its session */
+	rc = orch_session_settle(o, session_id, e); /* it lasts no longer than its session */
 	if (rc < 0)
 		return rc;
 	sbx_id_new(id);
@@ -335,7 +335,7 @@ int orch_snapshot_restore(struct orch *o, const struct orch_principal *p, const 
 	rc = snap_make(o->store, s.id, tree, uid, uid, e);
 	crash_point("door_restore_filled");
 	if (rc == 0)
-		rc = orch_session_settle(o, e);
+		rc = orch_session_settle(o, session_id, e);
 	if (rc == 0)
 		rc = swap_in(o, &h, name, e);
 	/* What is called so now is the old workspace, or what was made in vain. */

@@ -145,7 +145,7 @@ int upload_commit(struct upload *u, struct sbx_error *e)
 	rc = intake_commit(u->in, e);
 	(void)flock(u->dir, LOCK_UN);
 	if (rc == 0)
-		rc = orch_session_settle(u->o, e);
+		rc = orch_session_settle(u->o, u->s.id, e);
 	if (rc == 0)
 		rc = announce(u, true, e);
 	else if (intake_files(u->in) > 0)

@@ -266,6 +266,13 @@ int store_integrity(struct store *s, struct sbx_error *e)
 	return rc < 0 ? rc : s->sql->check(r.c->db, e);
 }
 
+int store_sync_files(struct store *s, struct sbx_error *e)
+{
+	return syncfs(s->dir_fd) < 0 ? sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, errno,
+						      "cannot sync the state directory")
+				     : 0;
+}
+
 int store_lock(struct store *s, const char *name)
 {
 	sbx_autoclose int fd = -1;

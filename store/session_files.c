@@ -67,15 +67,6 @@ int store_session_dir(struct store *s, const char *id, bool create, struct sbx_e
 	return fd;
 }
 
-int store_sessions_sync(struct store *s, struct sbx_error *e)
-{
-	sbx_autoclose int all = open_folder(s, "sessions", true);
-	int r = all < 0 ? all : syncfs(all) < 0 ? -errno : 0;
-
-	return r < 0 ? sbx_fail_errno(e, SBX_E_STORE_UNAVAILABLE, -r, "cannot sync the workspaces")
-		     : 0;
-}
-
 int store_session_workspace(int dir)
 {
 	if (faccessat(dir, "workspace", R_OK | X_OK, AT_EACCESS) < 0 && errno == EACCES &&

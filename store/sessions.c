@@ -233,8 +233,10 @@ int store_session_expiring(struct store *s, struct store_session *ret, size_t ma
 int store_session_unsynced(struct store *s, const char *boot, struct store_session *ret, size_t max,
 			   struct sbx_error *e)
 {
-	return list(s, SQL_SESSION_UNSYNCED, STORE_ARGS(store_text(boot), store_int((int64_t)max)),
-		    ret, e);
+	return list(
+		s, SQL_SESSION_UNSYNCED,
+		STORE_ARGS(store_text(boot), store_int(STORE_ENDING_LOST), store_int((int64_t)max)),
+		ret, e);
 }
 
 int store_session_torn(struct store *s, const char *boot, struct store_session *ret, size_t max,
@@ -246,9 +248,11 @@ int store_session_torn(struct store *s, const char *boot, struct store_session *
 		ret, e);
 }
 
-int store_tx_session_synced(struct store_tx *tx, const char *id, struct sbx_error *e)
+int store_tx_session_mark(struct store_tx *tx, const char *id, const char *unsynced_boot,
+			  struct sbx_error *e)
 {
-	return store_tx_run(tx, SQL_SESSION_SYNCED, STORE_ARGS(store_text(id)), e);
+	return store_tx_run(tx, SQL_SESSION_MARK,
+			    STORE_ARGS(store_text(unsynced_boot), store_text(id)), e);
 }
 
 int store_session_uncancelled(struct store *s, const char *id, char **ret_ids, size_t max,

@@ -24,14 +24,15 @@ struct store_session {
 	char *runtime; /* of the spec, for lists; NULL: the default at the time of a run */
 	char *policy_hash;
 	char *cloned_from;   /* id; NULL: none */
-	char *unsynced_boot; /* sbx_boot_id() when its workspace was copied; NULL: it is known to be
-				on the disk */
+	char *unsynced_boot; /* sbx_boot_id() when its workspace was copied; NULL: that is known to
+				be on the disk, and durably so */
+#define STORE_SYNCED ""	     /* as unsynced_boot: it is on the disk, this may not be */
 	int64_t created_us;
 	int64_t expires_us; /* 0: never */
 	int64_t changed_us; /* last change of the row */
 	int64_t ending_us;  /* it is being destroyed, and that is given up then; 0: it is not */
 #define STORE_ENDING_FINAL INT64_MAX	   /* as ending_us: it is never given up */
-#define STORE_ENDING_LOST  (INT64_MAX - 1) /* nor is this, but runs may be left */
+#define STORE_ENDING_LOST  (INT64_MAX - 1) /* nor is this; runs may be left */
 	bool concurrent;		   /* several runs at a time may write to the workspace */
 };
 void store_session_clear(struct store_session *s); /* frees the strings, zeroes the struct */
@@ -79,14 +80,15 @@ int store_session_ending(struct store *s, const struct store_session *after,
 			 struct store_session *ret, size_t max, struct sbx_error *e);
 int store_session_expiring(struct store *s, struct store_session *ret, size_t max,
 			   struct sbx_error *e);
-/* Up to max of those with unsynced_boot that are of this boot, or of another and that do not end
- * for that yet. Returns the number; the caller clears each. */
+/* Up to max of those with unsynced_boot: of this boot or STORE_SYNCED; of another. Not those that
+ * are STORE_ENDING_LOST or FINAL. Returns the number; the caller clears each. */
 int store_session_unsynced(struct store *s, const char *boot, struct store_session *ret, size_t max,
 			   struct sbx_error *e);
 int store_session_torn(struct store *s, const char *boot, struct store_session *ret, size_t max,
 		       struct sbx_error *e);
-/* Takes unsynced_boot away; nobody is told, since nobody can see it. */
-int store_tx_session_synced(struct store_tx *tx, const char *id, struct sbx_error *e);
+/* A new value of unsynced_boot; nobody is told, since nobody can see it. */
+int store_tx_session_mark(struct store_tx *tx, const char *id, const char *unsynced_boot,
+			  struct sbx_error *e);
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
@@ -127,8 +129,6 @@ int store_snapshot_known(struct store *s, const char *id, bool *ret, struct sbx_
 /* <dir>/sessions/<id>/, made 0700 with an empty workspace/ when create is set. A directory
  * descriptor, or SESSION_NOT_FOUND. */
 int store_session_dir(struct store *s, const char *id, bool create, struct sbx_error *e);
-/* What is below <dir>/sessions/ is on the disk when it returns. */
-int store_sessions_sync(struct store *s, struct sbx_error *e);
 /* The workspace in that directory, for reading: a descriptor or a negative errno. Its owner may
  * have taken his own rights away, where the sandbox's user is the service's. */
 int store_session_workspace(int dir);

@@ -45,6 +45,10 @@ const char *store_dir(const struct store *s); /* borrowed absolute path */
 /* False once a sync of the disk has failed: what is committed since is visible and may be lost, so
  * new work must be refused until the service is restarted. */
 bool store_healthy(struct store *s);
+/* The file system of the state directory: what was written before is on the disk when it returns.
+ * It hears of every failure since the last time, whoever else did: the descriptor is kept
+ * (syncfs(2) tells each of them once). STORE_UNAVAILABLE. */
+int store_sync_files(struct store *s, struct sbx_error *e);
 /* SQLite's own check of the whole file: 0, or STORE_UNAVAILABLE with its first complaint. */
 int store_integrity(struct store *s, struct sbx_error *e);
 /* The file <dir>/<name> locked exclusively (flock) without waiting: an fd to keep, or a negative

@@ -112,7 +112,6 @@ static int open_raw(bool v6, int proto, uint16_t *ret_id)
 {
 	sbx_autoclose int fd =
 		socket(v6 ? AF_INET6 : AF_INET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, proto);
-
 	uint8_t byte;
 
 	/* Nobody gives out these numbers. That two are the same does no harm: a reply has to repeat

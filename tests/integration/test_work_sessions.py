@@ -164,9 +164,9 @@ class Clones(Case):
 
     def test_fsync_waits_for_all_of_it(self):
         with self.cloned() as m:
-            for path, flags, sync in (("d/f", os.O_RDWR, os.fsync), ("d/f", os.O_RDWR, os.fdatasync),
-                                      ("d", os.O_RDONLY, os.fsync)):
-                fd = os.open(os.path.join(m.mnt, "sessions/copy/workspace", path), flags)
+            for path, sync in (("workspace/d/f", os.fsync), ("workspace/d/f", os.fdatasync), ("workspace/d", os.fsync),
+                               ("", os.fsync), ("status.json", os.fsync)):
+                fd = os.open(os.path.join(m.mnt, "sessions/copy", path), os.O_RDONLY)
                 try:
                     sync(fd)
                     self.mark(m, self.this_boot())
@@ -193,6 +193,7 @@ class Clones(Case):
             m.kill()
             self.mark(m, "00000000-0000-4000-8000-000000000000")
             m.start()
+            self.assertNotIn("copy", os.listdir(os.path.join(m.mnt, "sessions")))
             with fskit.Events(m, after=0) as events:
                 events.wait(lambda e: e.get("kind") == "session" and e["id"] == copy and e["what"] == "gone")
             self.assertEqual([n for n in os.listdir(os.path.join(m.mnt, "sessions")) if n not in ("new", "latest")], ["from"])

@@ -42,6 +42,7 @@ static int open_house(struct house *h)
 	atomic_store(&h->o.config, &h->config);
 	h->o.state_dir = h->dir;
 	h->o.workers = 2;
+	(void)pthread_mutex_init(&h->o.settle_lock, NULL);
 	return 0;
 }
 

@@ -42,7 +42,7 @@ static int act(struct house *h, enum deed deed, const struct scene *sc, struct s
 		return orch_snapshot_restore(&h->o, &ann, sc->session, sc->snapshot, e);
 	case CLONE:
 		rc = orch_session_clone(&h->o, &ann, sc->session, "copy", &made, e);
-		return rc < 0 ? rc : orch_session_settle(&h->o, e);
+		return rc < 0 ? rc : session_settle_all(&h->o, e);
 	}
 	return -1;
 }
@@ -382,7 +382,8 @@ static void restore__leaves_the_old_or_the_new(void **state)
 
 static void clone__is_there_or_not(void **state)
 {
-	static const char *const points[] = { "door_session_inserted", "door_clone_synced" };
+	static const char *const points[] = { "door_session_inserted", "door_clone_synced",
+					      "door_clone_marked" };
 	struct house *h = *state;
 	struct scene sc;
 
