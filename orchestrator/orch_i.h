@@ -67,7 +67,7 @@ struct orch {
 	atomic_bool keeping;	     /* set by who starts it, read by whoever pokes */
 	int keeper_fd;		     /* eventfd: something for the keeper of sessions */
 	pthread_mutex_t settle_lock; /* who brings clones to the disk; held while that lasts */
-	bool copies_failed; /* under it: the disk failed, and what is lost with it was not said */
+	int64_t sync_failed_us;	     /* under it: when the disk failed last; 0: never */
 	atomic_bool sessions_ending; /* so every end of a run is news for it */
 	atomic_bool garbage;	     /* snapshots were dropped: their objects may be nobody's now */
 	atomic_bool stop;

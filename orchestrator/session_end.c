@@ -37,7 +37,8 @@ enum {
 enum pace { A_PART, THE_WHOLE };
 
 /* None comes any more. */
-static void cancel_runs(struct orch *o, const struct store_session *s, enum pace pace)
+static int cancel_runs(struct orch *o, const struct store_session *s, enum pace pace,
+		       struct sbx_error *e)
 {
 	struct orch_principal owner = { .uid = -1, .admin = true, .door = "local" };
 	char *ids[BATCH];
@@ -45,16 +46,17 @@ static void cancel_runs(struct orch *o, const struct store_session *s, enum pace
 
 	(void)snprintf(owner.user, sizeof(owner.user), "%s", s->user);
 	do {
-		n = store_session_uncancelled(o->store, s->id, ids, BATCH, NULL);
+		n = store_session_uncancelled(o->store, s->id, ids, BATCH, e);
 		for (int i = 0; i < n; i++) {
 			bool done;
 
 			if (rc == 0)
 				rc = orch_run_cancel(o, &owner, ids[i], STORE_CANCEL_TERM, &done,
-						     NULL);
+						     e);
 			free(ids[i]);
 		}
 	} while (n == BATCH && rc == 0 && pace == THE_WHOLE);
+	return n < 0 ? n : rc;
 }
 
 enum decision {
@@ -261,7 +263,7 @@ int orch_session_destroy(struct orch *o, const struct orch_principal *p, const c
 	}
 	if (rc < 0)
 		return rc;
-	cancel_runs(o, &s, A_PART);
+	(void)cancel_runs(o, &s, A_PART, NULL); /* the keeper does it again */
 	rc = try_to_end(o, &s, A_PART, &gone, e);
 	if (gone)
 		*ret = ORCH_GONE;
@@ -392,8 +394,9 @@ static int end_one(struct orch *o, struct store_session *s, int64_t *next_us, bo
 
 	/* Whoever began it may have died before he came to that. */
 	if (s->ending_us != STORE_ENDING_FINAL)
-		cancel_runs(o, s, THE_WHOLE);
-	rc = try_to_end(o, s, THE_WHOLE, &gone, e);
+		rc = cancel_runs(o, s, THE_WHOLE, e);
+	if (rc == 0)
+		rc = try_to_end(o, s, THE_WHOLE, &gone, e);
 	if (rc < 0 || gone || !s->ending_us)
 		return rc;
 	if (s->ending_us > now) {

@@ -54,7 +54,8 @@ int session_files_changed(struct orch *o, const struct store_session *s, struct 
 /* ---- session_sync.c -------------------------------------------------------------------------- */
 
 /* Brings all clones of this boot to the disk, and says so in their rows. STORE_UNAVAILABLE: the
- * disk failed, and those that were not there yet end. Threads wait for each other. */
+ * disk failed, and those that were not there yet end, the rest of them at the next call. Threads
+ * wait for each other. */
 int session_settle_all(struct orch *o, struct sbx_error *e);
 
 /* ---- session_end.c --------------------------------------------------------------------------- */

@@ -32,7 +32,6 @@ static int lose(struct orch *o, const struct store_session *s, const char *why, 
 {
 	store_autotx struct store_tx *tx = NULL;
 	store_autosession now = { 0 };
-	bool lost;
 	int rc = store_begin(o->store, &tx, e);
 
 	if (rc == 0)
@@ -44,43 +43,32 @@ static int lose(struct orch *o, const struct store_session *s, const char *why, 
 	if (rc < 0 || now.ending_us >= STORE_ENDING_LOST || !now.unsynced_boot ||
 	    strcmp(now.unsynced_boot, s->unsynced_boot) != 0)
 		return rc;
-	lost = strcmp(now.unsynced_boot, STORE_SYNCED) != 0;
-	rc = lost ? store_tx_session_times(tx, s->id, now.expires_us, STORE_ENDING_LOST, e)
-		  : store_tx_session_mark(tx, s->id, NULL, e);
+	rc = store_tx_session_times(tx, s->id, now.expires_us, STORE_ENDING_LOST, e);
 	if (rc == 0)
 		rc = store_commit(sbx_steal(&tx), true, e);
-	if (rc == 0 && lost)
-		sbx_log(SBX_LOG_ERROR,
-			"a copied workspace is lost, its session ends session=%s "
-			"cloned_from=%s reason=\"%s\"",
-			s->id, s->cloned_from ? s->cloned_from : "-", why);
-	return rc;
-}
-
-typedef int (*session_list)(struct store *s, const char *boot, struct store_session *ret,
-			    size_t max, struct sbx_error *e);
-
-/* All that the list still has: who is lost is not in it. */
-static int lose_all(struct orch *o, session_list which, const char *why, struct sbx_error *e)
-{
-	struct store_session list[BATCH];
-	int n, rc;
-
-	do {
-		n = which(o->store, sbx_boot_id(), list, BATCH, e);
-		rc = n < 0 ? n : 0;
-		for (int i = 0; i < n && rc == 0; i++)
-			rc = lose(o, &list[i], why, e);
-		clear(list, n);
-	} while (rc == 0 && n == BATCH);
+	if (rc < 0)
+		return rc;
 	atomic_store(&o->sessions_ending, true);
-	session_keeper_poke(o);
-	return rc;
+	sbx_log(SBX_LOG_ERROR,
+		"a copied workspace is lost, its session ends session=%s cloned_from=%s "
+		"reason=\"%s\"",
+		s->id, s->cloned_from ? s->cloned_from : "-", why);
+	return 0;
 }
 
 int orch_sessions_recover(struct orch *o, struct sbx_error *e)
 {
-	return lose_all(o, store_session_torn, "the machine stopped before it was on the disk", e);
+	struct store_session list[BATCH];
+	int n, rc;
+
+	do { /* who is lost is not in the list any more */
+		n = store_session_torn(o->store, sbx_boot_id(), list, BATCH, e);
+		rc = n < 0 ? n : 0;
+		for (int i = 0; i < n && rc == 0; i++)
+			rc = lose(o, &list[i], "the machine stopped before it was on the disk", e);
+		clear(list, n);
+	} while (rc == 0 && n == BATCH);
+	return rc;
 }
 
 /* ---- what is synced -------------------------------------------------------------------------- */
@@ -96,37 +84,54 @@ static int set_marks(struct orch *o, const struct store_session *list, int n, co
 	return rc < 0 ? rc : store_commit(sbx_steal(&tx), durable, e);
 }
 
-/* The kernel tells of a failure once, and not of which file: so all of them are lost, and no later
- * sync is asked until they are. */
-static int sync_disk(struct orch *o, struct sbx_error *e)
+static int note_synced(struct orch *o, const struct store_session *list, int n, struct sbx_error *e)
 {
-	int rc = o->copies_failed ? 0 : store_sync_files(o->store, e);
+	int rc = n ? set_marks(o, list, n, STORE_SYNCED, true, e) : 0;
 
-	crash_point("door_clone_synced");
-	if (rc == 0 && !o->copies_failed)
-		return 0;
-	o->copies_failed = true;
-	if (lose_all(o, store_session_unsynced, "it could not be written to the disk", NULL) == 0)
-		o->copies_failed = false;
-	return rc < 0 ? rc
-		      : sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
-				 "a copied workspace could not be written to the disk");
+	crash_point("door_clone_marked");
+	return rc < 0 || !n ? rc : set_marks(o, list, n, NULL, false, e);
 }
 
+/* The kernel tells of a failure once, and not of which file: so all copies that were begun before
+ * are lost, also those that are not finished yet. */
+static int lose_failed(struct orch *o, struct store_session *list, int *n, struct sbx_error *e)
+{
+	int rc = 0, kept = 0;
+
+	for (int i = 0; i < *n; i++) {
+		struct store_session s = list[i];
+
+		if (s.created_us > o->sync_failed_us ||
+		    strcmp(s.unsynced_boot, STORE_SYNCED) == 0) {
+			list[kept++] = s;
+			continue;
+		}
+		if (rc == 0)
+			rc = lose(o, &s, "it could not be written to the disk", e);
+		store_session_clear(&s);
+	}
+	*n = kept;
+	return rc;
+}
+
+/* The number of those that were looked at. */
 static int settle_batch(struct orch *o, struct sbx_error *e)
 {
 	struct store_session list[BATCH];
-	int n = store_session_unsynced(o->store, sbx_boot_id(), list, BATCH, e), rc = 0;
+	int all = store_session_unsynced(o->store, sbx_boot_id(), list, BATCH, e), n = all;
+	int synced, rc;
 
-	if (n > 0)
-		rc = sync_disk(o, e);
-	if (n > 0 && rc == 0)
-		rc = set_marks(o, list, n, STORE_SYNCED, true, e);
-	crash_point("door_clone_marked");
-	if (n > 0 && rc == 0)
-		rc = set_marks(o, list, n, NULL, false, e);
+	if (all <= 0)
+		return all;
+	synced = store_sync_files(o->store, e);
+	crash_point("door_clone_synced");
+	if (synced < 0)
+		o->sync_failed_us = sbx_now_us();
+	rc = lose_failed(o, list, &n, synced < 0 ? NULL : e);
+	if (rc == 0 && synced == 0)
+		rc = note_synced(o, list, n, e);
 	clear(list, n);
-	return rc < 0 ? rc : n;
+	return synced < 0 ? synced : rc < 0 ? rc : all;
 }
 
 int session_settle_all(struct orch *o, struct sbx_error *e)
@@ -143,9 +148,17 @@ int session_settle_all(struct orch *o, struct sbx_error *e)
 	return n < 0 ? n : 0;
 }
 
+static int is_lost(const struct store_session *s, struct sbx_error *e)
+{
+	return s->ending_us >= STORE_ENDING_LOST && s->unsynced_boot && *s->unsynced_boot
+		       ? sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
+				  "session %s ends, and its workspace is not on the disk", s->id)
+		       : 0;
+}
+
 int orch_session_settle(struct orch *o, const char *id, struct sbx_error *e)
 {
-	store_autosession s = { 0 };
+	store_autosession s = { 0 }, after = { 0 };
 	int rc = store_session_get(o->store, id, &s, e);
 
 	if (rc == -SBX_E_SESSION_NOT_FOUND) { /* then nothing in it has to last */
@@ -154,8 +167,15 @@ int orch_session_settle(struct orch *o, const char *id, struct sbx_error *e)
 	}
 	if (rc < 0 || !s.unsynced_boot)
 		return rc;
-	if (s.ending_us == STORE_ENDING_LOST)
-		return sbx_fail(e, SBX_E_STORE_UNAVAILABLE,
-				"the workspace of session %s could not be written to the disk", id);
-	return session_settle_all(o, e);
+	rc = is_lost(&s, e);
+	if (rc == 0)
+		rc = session_settle_all(o, e);
+	/* While it waited, others may have seen the disk fail. */
+	if (rc == 0)
+		rc = store_session_get(o->store, id, &after, e);
+	if (rc == 0)
+		rc = is_lost(&after, e);
+	if (rc < 0)
+		session_keeper_poke(o);
+	return rc;
 }

@@ -251,8 +251,10 @@ int store_session_torn(struct store *s, const char *boot, struct store_session *
 int store_tx_session_mark(struct store_tx *tx, const char *id, const char *unsynced_boot,
 			  struct sbx_error *e)
 {
-	return store_tx_run(tx, SQL_SESSION_MARK,
-			    STORE_ARGS(store_text(unsynced_boot), store_text(id)), e);
+	return store_tx_run(
+		tx, SQL_SESSION_MARK,
+		STORE_ARGS(store_text(unsynced_boot), store_text(id), store_int(STORE_ENDING_LOST)),
+		e);
 }
 
 int store_session_uncancelled(struct store *s, const char *id, char **ret_ids, size_t max,

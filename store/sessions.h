@@ -86,7 +86,8 @@ int store_session_unsynced(struct store *s, const char *boot, struct store_sessi
 			   struct sbx_error *e);
 int store_session_torn(struct store *s, const char *boot, struct store_session *ret, size_t max,
 		       struct sbx_error *e);
-/* A new value of unsynced_boot; nobody is told, since nobody can see it. */
+/* A new value of unsynced_boot, unless it is STORE_ENDING_LOST or FINAL; nobody is told, since
+ * nobody can see it. */
 int store_tx_session_mark(struct store_tx *tx, const char *id, const char *unsynced_boot,
 			  struct sbx_error *e);
 

@@ -61,7 +61,7 @@ X(SESSION_TORN, "sessions_unsynced",                                            
   "SELECT " SESSION_ROW " FROM sessions WHERE unsynced_boot IS NOT NULL "                       \
   "AND unsynced_boot NOT IN ($1, '') AND ending_us < $2 ORDER BY unsynced_boot LIMIT $3")       \
 X(SESSION_MARK, "sqlite_autoindex_sessions_1 (id=?)",                                           \
-  "UPDATE sessions SET unsynced_boot = $1 WHERE id = $2")                                       \
+  "UPDATE sessions SET unsynced_boot = $1 WHERE id = $2 AND ending_us < $3")                    \
 X(SESSION_UNCANCELLED, "runs_live_session (session_id=?",                                           \
   "SELECT id FROM runs WHERE session_id = $1 AND phase IN (1, 2, 3) AND phase < 4 "             \
   "AND cancel = 0")                                                                             \

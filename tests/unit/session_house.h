@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -115,6 +116,30 @@ __attribute__((unused)) static int submit(struct house *h, const struct orch_pri
 	rc = orch_submit(&h->o, p, &rq, &got, e);
 	memcpy(id, got.id, 37);
 	return rc;
+}
+
+/* Until that thread of ours, whose number comes, sleeps. */
+__attribute__((unused)) static void wait_asleep(_Atomic pid_t *tid)
+{
+	char state = '?', path[64], text[256];
+	int asleep = 0;
+
+	while (!atomic_load(tid))
+		(void)sched_yield();
+	(void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)*tid);
+	/* Seen so a few times in a row, it is not just some short lock. */
+	while (asleep < 1000) {
+		sbx_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+		ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+		const char *p;
+
+		assert_true(n > 0);
+		text[n > 0 ? n : 0] = '\0';
+		p = strrchr(text, ')');
+		state = p ? p[2] : '?';
+		asleep = state == 'S' || state == 'D' ? asleep + 1 : 0;
+		(void)sched_yield();
+	}
 }
 
 __attribute__((unused)) static bool there(struct house *h, const char *id)

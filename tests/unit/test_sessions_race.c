@@ -38,26 +38,8 @@ static void *late_thread(void *arg)
 /* Returns when the thread sleeps: for the store, or for the lock. */
 static void set_out(struct late *l)
 {
-	char state = '?', path[64], text[256];
-	int asleep = 0;
-
 	assert_int_equal(pthread_create(&l->thread, NULL, late_thread, l), 0);
-	while (!atomic_load(&l->tid))
-		(void)sched_yield();
-	(void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)l->tid);
-	/* Seen so a few times in a row, it is not just some short lock. */
-	while (asleep < 1000) {
-		sbx_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
-		ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-		const char *p;
-
-		assert_true(n > 0);
-		text[n > 0 ? n : 0] = '\0';
-		p = strrchr(text, ')');
-		state = p ? p[2] : '?';
-		asleep = state == 'S' || state == 'D' ? asleep + 1 : 0;
-		(void)sched_yield();
-	}
+	wait_asleep(&l->tid);
 }
 
 static void ends_with(struct late *l, int rc)

@@ -32,6 +32,7 @@ static void change(struct house *h, const char *sql)
 
 	(void)snprintf(path, sizeof(path), "%s/state.db", h->dir);
 	assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+	assert_int_equal(sqlite3_busy_timeout(db, 60000), SQLITE_OK); /* a keeper may be at work */
 	assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
 	assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
@@ -42,6 +43,15 @@ static void set_mark(struct house *h, const char *session, const char *boot)
 
 	(void)snprintf(sql, sizeof(sql), "UPDATE sessions SET unsynced_boot = '%s' WHERE id = '%s'",
 		       boot, session);
+	change(h, sql);
+}
+
+static void set_number(struct house *h, const char *session, const char *column, int64_t value)
+{
+	char sql[256];
+
+	(void)snprintf(sql, sizeof(sql), "UPDATE sessions SET %s = %lld WHERE id = '%s'", column,
+		       (long long)value, session);
 	change(h, sql);
 }
 
@@ -291,6 +301,7 @@ static void disk__that_fails_takes_all_of_them(void **state)
 	atomic_store(&disk_fails, true);
 	FAILS_WITH(STORE_UNAVAILABLE, session_settle_all(&p.h->o, e));
 	atomic_store(&disk_fails, false);
+	MUST(session_settle_all(&p.h->o, e)); /* those that it did not come to */
 	assert_int_equal(store_session_unsynced(p.h->o.store, sbx_boot_id(), list, 1, NULL), 0);
 	assert_true(is_marked(p.h, made.id));
 	ends_wholly(&p);
@@ -311,10 +322,59 @@ static void disk__that_fails_is_not_forgotten(void **state)
 	atomic_store(&disk_fails, true);
 	FAILS_WITH(STORE_UNAVAILABLE, session_settle_all(&p.h->o, e));
 	atomic_store(&disk_fails, false);
-	FAILS_WITH(STORE_UNAVAILABLE, session_settle_all(&p.h->o, e));
+	FAILS_WITH(INTERNAL, session_settle_all(&p.h->o, e)); /* of the trigger */
 	change(p.h, "DROP TRIGGER no");
-	FAILS_WITH(STORE_UNAVAILABLE, session_settle_all(&p.h->o, e));
+	FAILS_WITH(STORE_UNAVAILABLE, orch_session_settle(&p.h->o, p.copy.id, e));
 	MUST(session_settle_all(&p.h->o, e));
+	ends_wholly(&p);
+}
+
+struct waiter {
+	struct pair *p;
+	pthread_t thread;
+	_Atomic pid_t tid;
+};
+
+static void *settle_other(void *arg)
+{
+	struct waiter *w = arg;
+
+	atomic_store(&w->tid, gettid());
+	FAILS_WITH(STORE_UNAVAILABLE, orch_session_settle(&w->p->h->o, w->p->copy.id, e));
+	return NULL;
+}
+
+/* Who waits while another one sees the disk fail has not got what he waited for. */
+static void disk__that_fails_fails_who_waits(void **state)
+{
+	struct pair p;
+	struct waiter w = { .p = &p };
+
+	make_pair(*state, &p);
+	pthread_mutex_lock(&p.h->o.settle_lock);
+	assert_int_equal(pthread_create(&w.thread, NULL, settle_other, &w), 0);
+	wait_asleep(&w.tid);
+	set_number(p.h, p.copy.id, "ending_us", STORE_ENDING_LOST);
+	pthread_mutex_unlock(&p.h->o.settle_lock);
+	assert_int_equal(pthread_join(w.thread, NULL), 0);
+}
+
+/* Its pages may be what failed, although it had no row yet. */
+static void disk__that_fails_takes_what_is_being_copied(void **state)
+{
+	struct orch_session_made more;
+	struct pair p;
+
+	make_pair(*state, &p);
+	atomic_store(&disk_fails, true);
+	FAILS_WITH(STORE_UNAVAILABLE, session_settle_all(&p.h->o, e));
+	atomic_store(&disk_fails, false);
+	MUST(orch_session_clone(&p.h->o, &ann, p.from.id, NULL, &more, e));
+	set_number(p.h, more.id, "created_us", p.h->o.sync_failed_us - 1);
+	FAILS_WITH(STORE_UNAVAILABLE, orch_session_settle(&p.h->o, more.id, e));
+	MUST(orch_session_clone(&p.h->o, &ann, p.from.id, NULL, &more, e));
+	MUST(orch_session_settle(&p.h->o, more.id, e));
+	assert_false(is_marked(p.h, more.id));
 	ends_wholly(&p);
 }
 
@@ -347,6 +407,8 @@ int main(void)
 		TEST(disk__that_fails_takes_it_as_a_whole),
 		TEST(disk__that_fails_takes_all_of_them),
 		TEST(disk__that_fails_is_not_forgotten),
+		TEST(disk__that_fails_fails_who_waits),
+		TEST(disk__that_fails_takes_what_is_being_copied),
 		TEST(disk__of_others_is_nothing_to_a_session),
 	};
 
