@@ -506,6 +506,7 @@ class Killed(unittest.TestCase):
 
 class NoThread(unittest.TestCase):
     @unittest.skipUnless(sbx.ROOT and shutil.which("strace"), "needs root and strace")
+    @unittest.skipIf(sbx.sanitizer(sbx.SANDBOXFS) == "tsan", "ThreadSanitizer has a thread of its own")
     def test_start_that_gets_no_thread_says_so_and_ends(self):
         """Whichever of its threads it is: none waits for another that never was."""
         for n in range(1, 15):
