@@ -73,6 +73,15 @@ def readable(fd, timeout, events=select.POLLIN):
     return got[0][1] if got else 0
 
 
+def sync(path):
+    """As sync(1) does with a file or directory."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def wait_exit(proc, timeout=20):
     """The return code of a Popen; fails in place of waiting for ever."""
     return proc.wait(timeout * sbx.SLOW)
