@@ -164,16 +164,20 @@ class PowerCut(unittest.TestCase):
         with contextlib.suppress(OSError):
             for n in range(1000):
                 name = "t%dn%d" % (turn, n)
-                if n % 3 == 0:
-                    answered.append(("run", self.m.submit({"command": ["true"]}).id))
-                elif n % 3 == 1:
+                kind = ("run", "file", "snapshot", "session", "no session")[n % 5]
+                if kind == "run":
+                    name = self.m.submit({"command": ["true"]}).id
+                elif kind == "file":
                     s.write(name, name.encode())
                     fskit.sync(s.path(name))
                     fskit.sync(s.work)
-                    answered.append(("file", name))
-                else:
+                elif kind == "snapshot":
                     os.mkdir("%s/snapshots/%s" % (s.dir, name))
-                    answered.append(("snapshot", name))
+                else:
+                    os.mkdir("%s/sessions/%s" % (self.m.mnt, name))
+                    if kind == "no session":
+                        os.rmdir("%s/sessions/%s" % (self.m.mnt, name))
+                answered.append((kind, name))
                 if n == 4 + 3 * turn:
                     enough.set()
 
@@ -193,8 +197,11 @@ class PowerCut(unittest.TestCase):
                     self.assertIn(what, runs)
                 elif kind == "file":
                     self.assertEqual(s.read(what), what.encode())
-                else:
+                elif kind == "snapshot":
                     self.assertTrue(os.path.isdir("%s/snapshots/%s/tree" % (s.dir, what)), what)
+                else:
+                    there = os.path.isdir("%s/sessions/%s/workspace" % (self.m.mnt, what))
+                    self.assertEqual(there, kind == "session", what)
             for name in os.listdir(s.dir + "/snapshots"):
                 os.rmdir("%s/snapshots/%s" % (s.dir, name))
 
