@@ -196,8 +196,10 @@ static int drop_row(struct orch *o, const struct store_session *s, struct sbx_er
 static int remove_all(struct orch *o, const struct store_session *s, enum pace pace, bool *ret,
 		      struct sbx_error *e)
 {
-	int rc = drop_artifacts(o, s->id, pace, ret, e);
+	int rc = session_may_go(o, pace == THE_WHOLE, ret, e);
 
+	if (rc == 0 && *ret)
+		rc = drop_artifacts(o, s->id, pace, ret, e);
 	crash_point("door_session_artifacts_gone");
 	if (rc < 0 || !*ret)
 		return rc;

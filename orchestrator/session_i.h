@@ -57,6 +57,9 @@ int session_files_changed(struct orch *o, const struct store_session *s, struct 
  * disk failed, and those that were not there yet end, the rest of them at the next call. Threads
  * wait for each other. */
 int session_settle_all(struct orch *o, struct sbx_error *e);
+/* May files of a session be removed? A clone that is on its way to the disk may be of them, and all
+ * that is to be left. wait: until it has come there. */
+int session_may_go(struct orch *o, bool wait, bool *ret, struct sbx_error *e);
 
 /* ---- session_end.c --------------------------------------------------------------------------- */
 

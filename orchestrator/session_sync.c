@@ -148,6 +148,20 @@ int session_settle_all(struct orch *o, struct sbx_error *e)
 	return n < 0 ? n : 0;
 }
 
+int session_may_go(struct orch *o, bool wait, bool *ret, struct sbx_error *e)
+{
+	struct store_session one[1] = { 0 };
+	int n = 0;
+
+	if (wait)
+		n = session_settle_all(o, e);
+	else
+		n = store_session_unsynced(o->store, sbx_boot_id(), one, 1, e);
+	*ret = n == 0;
+	store_session_clear(one);
+	return n < 0 ? n : 0;
+}
+
 static int is_lost(const struct store_session *s, struct sbx_error *e)
 {
 	return s->ending_us >= STORE_ENDING_LOST && s->unsynced_boot && *s->unsynced_boot

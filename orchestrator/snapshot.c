@@ -334,6 +334,8 @@ int orch_snapshot_restore(struct orch *o, const struct orch_principal *p, const 
 	uid = session_owner(&h.s);
 	rc = snap_make(o->store, s.id, tree, uid, uid, e);
 	crash_point("door_restore_filled");
+	if (rc == 0) /* so is its clone, which may be all that is left of what was here */
+		rc = session_settle_all(o, e);
 	if (rc == 0)
 		rc = orch_session_settle(o, session_id, e);
 	if (rc == 0)

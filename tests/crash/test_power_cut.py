@@ -230,6 +230,17 @@ class PowerCut(unittest.TestCase):
                 self.assertTrue(is_whole(self.machine.session(name), b"old"))
             self.assertTrue(is_whole(self.machine.session("s"), b"old"))
 
+    def test_a_clone_outlives_what_it_was_made_of(self):
+        s = Session(self.m, "s")
+        fill(s, b"old")
+        self.clone("c")
+        os.rmdir(s.dir)
+        with fskit.Events(self.m, after=0) as events:
+            events.wait(lambda e: e.get("kind") == "session" and e["id"] == s.id and e["what"] == "gone")
+        self.machine.cut()
+        self.reboot()
+        self.assertTrue(is_whole(self.machine.session("c"), b"old"))
+
     def test_a_clone_that_was_waited_for(self):
         fill(Session(self.m, "s"), b"old")
         self.clone("c")

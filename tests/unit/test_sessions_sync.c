@@ -210,6 +210,36 @@ static void upload__is_not_answered_before(void **state)
 	assert_false(is_marked(p.h, p.copy.id));
 }
 
+/* Of what is destroyed a clone may be all that is to be left. */
+static void destroy__waits_for_clones(void **state)
+{
+	enum orch_ending how;
+	struct pair p;
+
+	make_pair(*state, &p);
+	MUST(orch_session_destroy(&p.h->o, &ann, p.from.id, &how, e));
+	assert_int_equal(how, ORCH_ENDING);
+	assert_true(has_file(p.h, p.from.id, "f"));
+	start_keeper(p.h);
+	while (there(p.h, p.from.id))
+		(void)sched_yield();
+	stop_keeper(p.h);
+	assert_false(is_marked(p.h, p.copy.id));
+	assert_true(has_file(p.h, p.copy.id, "f"));
+}
+
+static void restore__waits_for_clones(void **state)
+{
+	store_autosnapshot shot = { 0 };
+	struct pair p;
+
+	make_pair(*state, &p);
+	MUST(orch_snapshot_take(&p.h->o, &ann, p.from.id, "a", &shot, e));
+	assert_true(is_marked(p.h, p.copy.id));
+	MUST(orch_snapshot_restore(&p.h->o, &ann, p.from.id, "a", e));
+	assert_false(is_marked(p.h, p.copy.id));
+}
+
 /* ---- what fails before ----------------------------------------------------------------------- */
 
 /* Its runs are no reason for it to stay. */
@@ -401,6 +431,8 @@ int main(void)
 		TEST(start__keeps_what_is_of_this_boot),
 		TEST(snapshot__is_not_taken_before),
 		TEST(upload__is_not_answered_before),
+		TEST(destroy__waits_for_clones),
+		TEST(restore__waits_for_clones),
 		TEST(boot__takes_a_torn_one_as_a_whole),
 		TEST(boot__takes_as_many_as_there_are),
 		TEST(boot__keeps_what_is_said_to_be_synced),
