@@ -35,9 +35,10 @@ class Machine:
         case.addCleanup(shutil.rmtree, self.base)
         self.disk = os.path.join(self.base, "disk")
         os.mkdir(self.disk)
-        with open(self.base + "/image", "wb") as f:
+        self.image = self.base + "/image"
+        with open(self.image, "wb") as f:
             f.truncate(512 << 20)
-        subprocess.run(["mkfs.ext4", "-q", "-F", self.base + "/image"], check=True)
+        subprocess.run(["mkfs.ext4", "-q", "-F", self.image], check=True)
         self.plug_in()
         case.addCleanup(self.unplug)
         self.m = sbx.Mount(state=self.disk + "/state", check_leaks=False, settings={"snapshot_max_count": 1000})
@@ -45,10 +46,11 @@ class Machine:
         self.m.start()
 
     def plug_in(self):
-        subprocess.run(["mount", "-o", "loop", self.base + "/image", self.disk], check=True)
+        subprocess.run(["mount", "-o", "loop", self.image, self.disk], check=True)
 
     def unplug(self):
-        subprocess.run(["umount", self.disk], check=True)
+        """What is in use, as by a sandbox that is still dying, goes later."""
+        subprocess.run(["umount", "-l", self.disk], check=True)
 
     def cut(self, doors=()):
         fd = os.open(self.disk, os.O_RDONLY)
@@ -64,7 +66,10 @@ class Machine:
                 os.kill(pid, signal.SIGKILL)
         assert self.m.wait_processes_gone(20) == []
         self.m.unmount_stale()
+        # The kernel has only one file system of a disk, and the one that stopped may stay for a moment.
+        subprocess.run(["cp", "--sparse=always", self.image, self.image + ".next"], check=True)
         self.unplug()
+        os.rename(self.image + ".next", self.image)
         self.plug_in()
 
     def start_again(self):
