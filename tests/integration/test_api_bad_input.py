@@ -423,6 +423,7 @@ class Heads(BadCase):
     def test_the_log_cannot_be_forged(self):
         self.ask("GET", b"/%0atime=now\x7flevel=error%0d\x01 x".replace(b" ", b"\x1b"), [("X-Request-ID", "mark-1")])
         self.ask("GET", HEALTH, [("X-Request-ID", "mark-2")])
+        self.a.wait_line("id=mark-1")
         self.a.wait_line("id=mark-2")
         line = [x for x in self.a.errors().splitlines() if "id=mark-1" in x]
         self.assertEqual(len(line), 1)

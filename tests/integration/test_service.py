@@ -72,7 +72,9 @@ class Service(sbx.Case):
     def test_a_manager_that_is_gone(self):
         with sbx.Mount(env={"NOTIFY_SOCKET": self.manager.name + ".gone"}) as m:
             self.assertEqual(m.run({"command": ["true"]}).exit, "0")
-            self.assertIn("cannot tell the service manager", m.errors())
+            with api.watch(m.log_path, api.IN_MODIFY) as ring:  # it says so after it has answered
+                while "cannot tell the service manager" not in m.errors():
+                    self.assertTrue(ring(20 * sbx.SLOW), m.errors())
 
 
 if __name__ == "__main__":
