@@ -427,11 +427,9 @@ int orch_session_clone(struct orch *o, const struct orch_principal *p, const cha
 		(void)store_session_dir_remove(o->store, to.id, NULL);
 	else
 		rc = session_put(o, &to, NULL, true, NULL, e);
-	if (rc < 0) {
-		session_keeper_poke(o);
+	session_keeper_poke(o); /* it goes to the disk, or to the trash */
+	if (rc < 0)
 		return rc;
-	}
-	session_keeper_poke(o); /* to the disk with it */
 	(void)snprintf(ret->id, sizeof(ret->id), "%s", to.id);
 	ret->row = to.row;
 	return 0;

@@ -230,22 +230,26 @@ int store_session_expiring(struct store *s, struct store_session *ret, size_t ma
 	return list(s, SQL_SESSION_EXPIRES, STORE_ARGS(store_int((int64_t)max)), ret, e);
 }
 
+/* Of those that end they leave out whoever cannot be saved. */
+static int list_unsynced(struct store *s, enum sql_id id, const char *boot,
+			 struct store_session *ret, size_t max, struct sbx_error *e)
+{
+	const struct sql_value args[] = { store_text(boot), store_int(STORE_ENDING_LOST),
+					  store_int((int64_t)max) };
+
+	return list(s, id, args, SBX_COUNT(args), ret, e);
+}
+
 int store_session_unsynced(struct store *s, const char *boot, struct store_session *ret, size_t max,
 			   struct sbx_error *e)
 {
-	return list(
-		s, SQL_SESSION_UNSYNCED,
-		STORE_ARGS(store_text(boot), store_int(STORE_ENDING_LOST), store_int((int64_t)max)),
-		ret, e);
+	return list_unsynced(s, SQL_SESSION_UNSYNCED, boot, ret, max, e);
 }
 
 int store_session_torn(struct store *s, const char *boot, struct store_session *ret, size_t max,
 		       struct sbx_error *e)
 {
-	return list(
-		s, SQL_SESSION_TORN,
-		STORE_ARGS(store_text(boot), store_int(STORE_ENDING_LOST), store_int((int64_t)max)),
-		ret, e);
+	return list_unsynced(s, SQL_SESSION_TORN, boot, ret, max, e);
 }
 
 int store_tx_session_mark(struct store_tx *tx, const char *id, const char *unsynced_boot,
