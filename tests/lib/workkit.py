@@ -9,12 +9,13 @@ import sbx
 
 
 class Session:
-    """One made with mkdir sessions/NAME."""
+    """One made with mkdir sessions/NAME, or, without `make`, one that is there."""
 
-    def __init__(self, mount, name):
+    def __init__(self, mount, name, make=True):
         self.mount, self.name = mount, name
         self.dir = os.path.join(mount.mnt, "sessions", name)
-        os.mkdir(self.dir)
+        if make:
+            os.mkdir(self.dir)
         self.id = self.json()["id"]
         self.work = os.path.join(self.dir, "workspace")
 

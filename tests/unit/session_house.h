@@ -118,6 +118,18 @@ __attribute__((unused)) static int submit(struct house *h, const struct orch_pri
 	return rc;
 }
 
+__attribute__((unused)) static void start_keeper(struct house *h)
+{
+	atomic_store(&h->o.stop, false);
+	MUST(session_keeper_start(&h->o, e));
+}
+
+__attribute__((unused)) static void stop_keeper(struct house *h)
+{
+	atomic_store(&h->o.stop, true);
+	session_keeper_stop(&h->o);
+}
+
 /* Until that thread of ours, whose number comes, sleeps. */
 __attribute__((unused)) static void wait_asleep(_Atomic pid_t *tid)
 {

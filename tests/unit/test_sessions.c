@@ -339,11 +339,10 @@ static void session__beyond_its_time_is_gone(void **state)
 	FAILS_WITH(SESSION_NOT_FOUND, submit(h, &ann, s.id, id, e));
 	assert_true(there(h, s.id));
 	/* Its own thread sees to that. */
-	MUST(session_keeper_start(&h->o, e));
+	start_keeper(h);
 	while (there(h, s.id))
 		sched_yield();
-	atomic_store(&h->o.stop, true);
-	session_keeper_stop(&h->o);
+	stop_keeper(h);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, build, clear)

@@ -74,8 +74,7 @@ static void settle(struct house *h)
 	bool busy = true;
 
 	session_tidy(&h->o);
-	atomic_store(&h->o.stop, false);
-	MUST(session_keeper_start(&h->o, e));
+	start_keeper(h);
 	while (busy) {
 		struct store_session list[4];
 		int n = store_session_ending(h->o.store, NULL, list, SBX_COUNT(list), NULL);
@@ -85,8 +84,7 @@ static void settle(struct house *h)
 		busy = n != 0;
 		sched_yield();
 	}
-	atomic_store(&h->o.stop, true);
-	session_keeper_stop(&h->o);
+	stop_keeper(h);
 	MUST(store_trash_empty(h->o.store, NULL, e));
 	MUST(snapshot_collect(&h->o, e));
 }

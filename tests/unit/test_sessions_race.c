@@ -137,18 +137,6 @@ static void destroy__does_not_take_what_was_to_stay(void **state)
 	assert_true(there(l.h, s.id));
 }
 
-static int keep_once(struct late *l, struct sbx_error *e)
-{
-	atomic_store(&l->h->o.stop, false);
-	return session_keeper_start(&l->h->o, e);
-}
-
-static void stop_keeper(struct house *h)
-{
-	atomic_store(&h->o.stop, true);
-	session_keeper_stop(&h->o);
-}
-
 /* Beyond the time that runs had to end, but there are none: a workspace that is in use then does
  * not save the session. */
 static void end__is_final_without_runs(void **state)
@@ -164,13 +152,13 @@ static void end__is_final_without_runs(void **state)
 	tx = other(l.h);
 	MUST(store_tx_session_times(tx, s.id, 0, 1, e));
 	MUST(store_commit(tx, false, e));
-	MUST(keep_once(&l, e));
+	start_keeper(l.h);
 	while (ending_of(l.h, s.id) == 1)
 		(void)sched_yield();
 	stop_keeper(l.h); /* it waits for the lock in vain, and decides */
 	assert_true(ending_of(l.h, s.id) == STORE_ENDING_FINAL);
 	close(lock);
-	MUST(keep_once(&l, e));
+	start_keeper(l.h);
 	while (there(l.h, s.id))
 		(void)sched_yield();
 	stop_keeper(l.h);
@@ -281,7 +269,7 @@ static void destroy__leaves_many_runs_to_the_keeper(void **state)
 	assert_int_equal(how, ORCH_ENDING);
 	MUST(store_session_runs(l.h->o.store, s.id, false, &live, e));
 	assert_true(live > 0 && live < MANY);
-	MUST(keep_once(&l, e));
+	start_keeper(l.h);
 	while (there(l.h, s.id))
 		(void)sched_yield();
 	stop_keeper(l.h);
@@ -308,7 +296,7 @@ static void destroy__leaves_many_artifacts_to_the_keeper(void **state)
 	MUST(orch_session_destroy(&l.h->o, &ann, s.id, &how, e));
 	assert_int_equal(how, ORCH_ENDING);
 	assert_true(ending_of(l.h, s.id) == STORE_ENDING_FINAL);
-	MUST(keep_once(&l, e));
+	start_keeper(l.h);
 	while (there(l.h, s.id))
 		(void)sched_yield();
 	stop_keeper(l.h);
@@ -328,7 +316,7 @@ static void end__goes_on_where_another_stopped(void **state)
 	tx = other(l.h);
 	MUST(store_tx_session_times(tx, s.id, 0, sbx_now_us() + 3600 * SBX_SECOND_US, e));
 	MUST(store_commit(tx, false, e));
-	MUST(keep_once(&l, e));
+	start_keeper(l.h);
 	while (there(l.h, s.id))
 		(void)sched_yield();
 	stop_keeper(l.h);
@@ -373,7 +361,7 @@ static void stop__does_not_wait_for_the_trash(void **state)
 	assert_int_equal(sbx_mkdirs(path, 0700), 0);
 	MUST(store_trash_empty(l.h->o.store, &stop, e));
 	assert_int_equal(access(path, F_OK), 0);
-	MUST(keep_once(&l, e));
+	start_keeper(l.h);
 	while (!is_empty(l.h, "trash"))
 		(void)sched_yield();
 	stop_keeper(l.h);
@@ -403,7 +391,7 @@ static void end__goes_on_with_the_others(void **state)
 	MUST(store_tx_session_times(tx, bad.id, 0, STORE_ENDING_FINAL - 1, e));
 	MUST(store_tx_session_times(tx, good.id, 0, STORE_ENDING_FINAL, e));
 	MUST(store_commit(tx, false, e));
-	MUST(keep_once(&l, e));
+	start_keeper(l.h);
 	while (there(l.h, good.id) || !is_empty(l.h, "trash"))
 		(void)sched_yield();
 	stop_keeper(l.h);

@@ -62,18 +62,6 @@ struct pair {
 	struct orch_session_made from, copy;
 };
 
-static void start_keeper(struct house *h)
-{
-	atomic_store(&h->o.stop, false);
-	MUST(session_keeper_start(&h->o, e));
-}
-
-static void stop_keeper(struct house *h)
-{
-	atomic_store(&h->o.stop, true);
-	session_keeper_stop(&h->o);
-}
-
 static void write_in(struct house *h, const char *session, const char *name)
 {
 	sbx_autoclose int fd = -1;
