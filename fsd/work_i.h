@@ -77,6 +77,8 @@ struct work_now {
 	mode_t type;
 };
 
+enum { WORK_ASKED_NAME = 1, WORK_ASKED_TO = 2 }; /* bits */
+
 enum { WORK_BUCKETS = 1 << 14, WORKS_BUCKETS = 256 };
 
 struct work_table {
@@ -90,6 +92,7 @@ struct work_table {
 	struct work_node *oldest, **newest; /* have a descriptor that nobody uses */
 	size_t open, open_max;		    /* descriptors of nodes */
 	/* Of work_tell.c. */
+	unsigned asked; /* WORK_ASKED_ bits, under now_lock: the kicker has looked these up */
 	pthread_mutex_t now_lock;
 	struct work_now now;
 	_Atomic uint64_t ghosts;
@@ -219,6 +222,10 @@ void work_news_free(struct work_news *news);
 
 void work_told_lookup(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
 /* mkdir, mknod, symlink */
+/* 0, or -EBUSY: what the kernel would take away is there. */
+int work_told_gone(struct fsd *f, fuse_ino_t parent, const char *name);
+int work_told_moved(struct fsd *f, fuse_ino_t parent, const char *name, fuse_ino_t to,
+		    const char *to_name);
 void work_told_made(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name);
 void work_told_create(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *name,
 		      struct fuse_file_info *fi);

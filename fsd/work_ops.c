@@ -229,7 +229,7 @@ void work_unlink(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 	int r;
 
 	if (is_kicker(f, req)) { /* it is gone already */
-		fuse_reply_err(req, 0);
+		fuse_reply_err(req, -work_told_gone(f, parent, name));
 		return;
 	}
 	r = work_pin(f, parent, &dir);
@@ -287,7 +287,7 @@ void work_rename(struct fsd *f, fuse_req_t req, fuse_ino_t parent, const char *n
 	int r;
 
 	if (is_kicker(f, req)) {
-		fuse_reply_err(req, 0);
+		fuse_reply_err(req, -work_told_moved(f, parent, name, newparent, newname));
 		return;
 	}
 	r = flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE) ? -EINVAL

@@ -38,6 +38,7 @@ static void set_now(struct work_table *t, const struct work_now *now)
 {
 	pthread_mutex_lock(&t->now_lock);
 	t->now = *now;
+	t->asked = 0;
 	pthread_mutex_unlock(&t->now_lock);
 }
 
@@ -217,6 +218,49 @@ bool work_now_row(struct fsd *f, int64_t *ret)
 	return now.row != 0;
 }
 
+/* For one name of what is told now: the kernel has our word for what is there. */
+static void note_asked(struct work_table *t, unsigned which)
+{
+	pthread_mutex_lock(&t->now_lock);
+	t->asked |= which;
+	pthread_mutex_unlock(&t->now_lock);
+}
+
+/*
+ * May the kernel take away what it has by this name? When it has not asked, since somebody else has
+ * just been told of what is there now, it would be that: a directory that it calls removed is empty
+ * to it from then on, a file is missed for a moment. Then the event is not worth it.
+ */
+static int may_go(struct fsd *f, fuse_ino_t parent, const char *name, unsigned which)
+{
+	work_autopin struct work_node *dir = NULL;
+	struct work_table *t = f->work;
+	struct work_identity is;
+	struct stat st;
+	bool asked;
+
+	pthread_mutex_lock(&t->now_lock);
+	asked = t->asked & which;
+	pthread_mutex_unlock(&t->now_lock);
+	if (asked || work_pin(f, parent, &dir) < 0 || work_identify(dir->fd, name, &is, &st) < 0)
+		return 0;
+	return -EBUSY;
+}
+
+int work_told_gone(struct fsd *f, fuse_ino_t parent, const char *name)
+{
+	return may_go(f, parent, name, WORK_ASKED_NAME);
+}
+
+/* What is in the way at the new place goes, and the old name is there no more. */
+int work_told_moved(struct fsd *f, fuse_ino_t parent, const char *name, fuse_ino_t to,
+		    const char *to_name)
+{
+	int r = may_go(f, parent, name, WORK_ASKED_NAME);
+
+	return r < 0 ? r : may_go(f, to, to_name, WORK_ASKED_TO);
+}
+
 static bool is_at(fuse_ino_t dir, const char *a, fuse_ino_t parent, const char *name)
 {
 	return dir == parent && a && strcmp(a, name) == 0;
@@ -325,13 +369,16 @@ static int entry_for_kicker(struct fsd *f, struct work_node *dir, fuse_ino_t par
 	int r;
 
 	get_now(f->work, &now);
-	if (now.what == WORK_MOVED && is_at(now.to, now.to_name, parent, name))
+	if (now.what == WORK_MOVED && is_at(now.to, now.to_name, parent, name)) {
+		note_asked(f->work, WORK_ASKED_TO);
 		return old_entry(dir, name, now.type, false, ret);
+	}
 	if (!is_at(now.dir, now.name, parent, name)) {
 		r = work_child(dir, name, ret);
 		/* On the way to a directory that was removed after what happened in it. */
 		return r == -ENOENT ? old_entry(dir, name, S_IFDIR, false, ret) : r;
 	}
+	note_asked(f->work, WORK_ASKED_NAME);
 	if (now.what == WORK_MADE)
 		return -ENOENT;
 	if (now.what == WORK_GONE)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -360,6 +361,24 @@ class Snapshots(Case):
         names = os.listdir(self.shots("one/tree/many"))
         self.assertEqual(names, sorted(names))
         self.assertEqual(len(names), 3000)
+
+
+class RestoredAtOnce(Case):
+    def names(self):
+        return sorted(os.path.join(at, n) for at, dirs, files in os.walk(self.s.work) for n in dirs + files)
+
+    def test_what_was_removed_is_back_for_good(self):
+        """Watchers are told of what went and came while somebody already looks at what is there now."""
+        for i in range(200):
+            self.s.write("top/d%d/f%d" % (i % 20, i), b"x")
+        self.assertEqual(self.s.run("ls /workspace"), "0")
+        before = self.names()
+        os.mkdir(self.s.dir + "/snapshots/a")
+        for _ in range(12):
+            shutil.rmtree(self.path("top"))
+            self.s.ctl("restore a")
+            self.assertEqual(self.names(), before)
+            self.assertEqual(self.names(), before)
 
 
 class Links(Case):
